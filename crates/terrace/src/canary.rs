@@ -1,12 +1,12 @@
 //! Canaries: places where the store can be broken on purpose, to show that a test can fail.
 //!
-//! The feature `canary` compiles the breaks in, and `testing::set_canary` chooses one while the
-//! program runs. Without the feature `breaks` is false at compile time, so no other build has
-//! anything of them.
+//! The feature `canary` compiles the breaks in, and `testing::set_canary` chooses one at run time.
+//! Without the feature `breaks` is false at compile time, so other builds contain no trace of them.
 //!
-//! Any thread may ask; whoever chooses is the only one who runs stores meanwhile.
+//! Any thread may ask; the thread that chooses must be the only one that runs stores meanwhile.
 
-/// Declares `Canary`: each value, its name on the command line, and the file or folder that the break is in.
+/// Declares `Canary`: each value, its name on the command line, and the file or directory of the
+/// break.
 macro_rules! canaries {
     ($($(#[$doc:meta])* $Canary:ident => $name:literal in $place:literal,)*) => {
         /// One way in which the store can be broken.
@@ -21,7 +21,7 @@ macro_rules! canaries {
 
         #[cfg(feature = "canary")]
         impl Canary {
-            /// All of them, with a name and the place of the break.
+            /// All canaries, with name and place of the break.
             pub const ALL: [(Canary, &'static str, &'static str); [$($name),*].len()] =
                 [$((Canary::$Canary, $name, $place)),*];
         }
@@ -49,9 +49,9 @@ canaries! {
     SourceOrder => "source-order" in "engine/mod.rs",
     /// A rotation forgets to install the view that shows the new memtable.
     ViewSkipped => "view-skipped" in "stages/front",
-    /// What a job has emptied is freed while old views may lead into it.
+    /// Garbage of a job is freed while old views may still reach it.
     GarbageEarly => "garbage-early" in "engine/view.rs",
-    /// A drain drops tombstones together with what they should delete.
+    /// A drain drops tombstones together with the entries that they should delete.
     DrainTombstone => "drain-tombstone" in "repository/absorb.rs",
     /// Extents of the repository that are mostly dead are never emptied.
     ReclaimSkipped => "reclaim-skipped" in "bottom/repository",
@@ -63,7 +63,7 @@ canaries! {
     LogRetired => "log-retired" in "elastic/copy_in.rs",
     /// A merge takes nodes out of the newer list before they are in the older one.
     UnlinkFirst => "unlink-first" in "elastic/merge.rs",
-    /// A search goes on from a node that a merge has moved.
+    /// A search continues from a node that a merge has moved.
     FrontierIgnored => "frontier-ignored" in "elastic/table.rs",
     /// The older table of a merge denies the keys that are moved into it.
     MergeFilters => "merge-filters" in "elastic/merge.rs",
@@ -71,37 +71,37 @@ canaries! {
     MergeStripes => "merge-stripes" in "elastic/merge.rs",
     /// A filter denies one key in eight that it was given.
     FilterDenies => "filter-denies" in "parts/filter",
-    /// A cursor goes on from its place in a list that was relinked.
+    /// A cursor continues from its place in a list that was relinked.
     CursorStale => "cursor-stale" in "parts/iter/list.rs",
     /// A superseded node of the repository is not marked dead.
     DeadFlag => "dead-flag" in "bottom/repository",
     /// A value is returned although its checksum differs.
     ValueChecksum => "value-checksum" in "parts/skiplist/node.rs",
-    /// A range delete becomes visible before a view knows of it.
+    /// A range delete becomes visible before a view contains it.
     RangeUnseen => "range-unseen" in "stages/front",
-    /// A drain drops range deletes before what they cover.
+    /// A drain drops range deletes before the entries that they cover.
     RangeDropped => "range-dropped" in "bottom/*/absorb.rs",
-    /// A range delete leaves the repository, and what it covers stays.
+    /// A range delete leaves the repository, and the covered entries stay.
     SweepSkipped => "sweep-skipped" in "repository/sweep.rs",
     /// An expired entry is dropped before the older one that it hides.
     ExpiredDropped => "expired-dropped" in "bottom/*",
-    /// A merge acts on a range delete that a view does not know.
+    /// A merge acts on a range delete that a view does not contain.
     RangeUnsettled => "range-unsettled" in "parts/ranges/live.rs",
     /// Logs that memtables left unsynced are never synced.
     LeftUnsynced => "left-unsynced" in "front/*/files.rs",
-    /// A log of which a table has a part is not synced.
+    /// A log whose entries are partly in a table is not synced.
     PartUnsynced => "part-unsynced" in "front/*/replay.rs",
-    /// A version that is in no synced log hides one whose log goes.
+    /// A version that is in no synced log hides one whose log is removed.
     HidesUnsynced => "hides-unsynced" in "buffer/elastic",
-    /// A repair keeps to itself what may be lost.
+    /// A repair does not report uncertain losses.
     LossUnsaid => "loss-unsaid" in "db/repair",
-    /// Jobs begin on what an ingest brings before anybody may see that.
+    /// Jobs begin on the tables of an ingest before they are visible.
     IngestUnheld => "ingest-unheld" in "engine/ingest.rs",
-    /// Tables for a job are chosen of a version that was read before it is known which are taken.
+    /// Tables for a job are chosen from a version that was read before it is known which are taken.
     VersionEarly => "version-early" in "bottom/leveled",
-    /// Whether links are rebuilt is decided by the medium of now, not by the one that lost power.
+    /// The current medium decides whether links are rebuilt, not the one that lost power.
     MediumOfNow => "medium-of-now" in "elastic/recover.rs",
-    /// The repository keeps what another medium left as the word of what is synced.
+    /// The repository keeps the synced mark that another medium left.
     SyncedStale => "synced-stale" in "repository/recover.rs",
     /// A point read judges range deletes at another number than it searched at.
     TornGet => "torn-get" in "engine/read.rs",
@@ -109,30 +109,32 @@ canaries! {
     TimeLast => "time-last" in "parts/snapshots.rs",
     /// The time of a snapshot is taken before its number.
     TimeFirst => "time-first" in "parts/snapshots.rs",
-    /// Tables that range deletes cover whole stay until they are compacted.
+    /// Tables that range deletes cover completely stay until they are compacted.
     RoomKept => "room-kept" in "leveled/vanish.rs",
-    /// A memtable that a writer needs is left to be made by others.
+    /// A memtable that a writer needs is left for others to make.
     SpareUnmade => "spare-unmade" in "engine/admission.rs",
-    /// A file with the name of a log or a table is taken for the database's own, whatever is in it.
+    /// A file with the name of a log or a table is accepted as the database's own, whatever its
+    /// contents.
     ForeignFile => "foreign-file" in "stages/names.rs",
 }
 
-/// Whether the store is to break here.
+/// Returns whether the store is to break here.
 #[cfg(not(feature = "canary"))]
 #[inline(always)]
 pub(crate) const fn breaks(_at: Canary) -> bool {
     false
 }
 
-/// Whether the store is to break here.
+/// Returns whether the store is to break here.
 #[cfg(feature = "canary")]
 #[inline]
 pub(crate) fn breaks(at: Canary) -> bool {
     switch::CHOSEN.load(std::sync::atomic::Ordering::Relaxed) == at as u8
 }
 
-/// A place where the store can be broken: `failpoint!(C => act)` acts where the canary `C` breaks the store,
-/// `failpoint!(C if so => act)` only if so, and `failpoint!(C skips act)` acts unless it does.
+/// A place where the store can be broken: `failpoint!(C => act)` acts if the canary `C` is chosen,
+/// `failpoint!(C if so => act)` only if `so` holds as well, and `failpoint!(C skips act)` acts
+/// unless `C` is chosen.
 macro_rules! failpoint {
     ($Canary:ident $(if $so:expr)? => $act:expr) => {
         if $crate::canary::breaks($crate::canary::Canary::$Canary) $(&& $so)? {
@@ -148,12 +150,12 @@ macro_rules! failpoint {
 
 pub(crate) use failpoint;
 
-/// Where the store is broken by what may happen at a place, gives that the time to happen.
+/// Widens a race window if the canary breaks the store by a race.
 #[cfg(not(feature = "canary"))]
 #[inline(always)]
 pub(crate) const fn linger(_at: Canary) {}
 
-/// Where the store is broken by what may happen at a place, gives that the time to happen.
+/// Widens a race window if the canary breaks the store by a race.
 #[cfg(feature = "canary")]
 pub(crate) fn linger(at: Canary) {
     if breaks(at) {
@@ -161,12 +163,12 @@ pub(crate) fn linger(at: Canary) {
     }
 }
 
-/// Lets a test go on in the middle of a call.
+/// Lets a test run code in the middle of a call.
 #[cfg(not(feature = "canary"))]
 #[inline(always)]
 pub(crate) const fn stand_still() {}
 
-/// Lets a test go on in the middle of a call.
+/// Lets a test run code in the middle of a call.
 #[cfg(feature = "canary")]
 #[inline]
 pub(crate) fn stand_still() {
@@ -188,36 +190,36 @@ pub(crate) mod switch {
         pub(super) static MEANWHILE: Cell<Option<Meanwhile>> = const { Cell::new(None) };
     }
 
-    /// Runs `meanwhile` in the middle of the next call of this thread. A read, be it a point read or a chunk of a scan,
-    /// has then taken its number and its view and has not searched yet. An ingest has handed its tables over and
-    /// has not shown them.
+    /// Runs `meanwhile` in the middle of the next call of this thread. A read, whether a point read
+    /// or a chunk of a scan, has then taken its number and its view and has not searched yet. An
+    /// ingest has handed its tables over and has not shown them.
     pub fn in_the_next_call(meanwhile: impl FnOnce() + 'static) {
         MEANWHILE.set(Some(Box::new(meanwhile)));
     }
 
-    /// No canary.
+    /// The number that stands for no canary.
     const NONE: u8 = u8::MAX;
 
     /// The canary that breaks the stores of this process.
     pub(super) static CHOSEN: AtomicU8 = AtomicU8::new(NONE);
 
-    /// Breaks every store of this process at one place, or, with `None`, at none.
+    /// Breaks every store of this process at one place, or, with `None`, at no place.
     pub fn set_canary(canary: Option<Canary>) {
         CHOSEN.store(canary.map_or(NONE, |canary| canary as u8), Ordering::SeqCst);
     }
 
     impl Canary {
-        /// The name on the command line.
+        /// Returns the name on the command line.
         pub fn name(self) -> &'static str {
             Canary::ALL[self as usize].1
         }
 
-        /// The file or folder that the break is in.
+        /// Returns the file or directory of the break.
         pub fn place(self) -> &'static str {
             Canary::ALL[self as usize].2
         }
 
-        /// The canary of a name.
+        /// Returns the canary with this name.
         pub fn parse(name: &str) -> Option<Canary> {
             let mut all = Canary::ALL.iter();
             all.find(|(_, known, _)| *known == name)

@@ -1,6 +1,6 @@
-//! This file is the one public error of the store: a kind that says what to do, a sentence, a cause.
+//! The one public error of the store: a kind that determines the reaction, a sentence, a cause.
 //!
-//! Parts keep narrow errors of their own and convert once, at the stage boundary, where the place
+//! Parts have their own narrow errors and convert them once, at the stage boundary, where the place
 //! (file or pool, offset, table) is known.
 
 use std::error::Error as StdError;
@@ -13,7 +13,7 @@ use terrace_media::{AllocError, PoolError};
 /// The result of every call of the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, by what the caller should do about it.
+/// The kind of an error, by what the caller should do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -21,25 +21,25 @@ pub enum ErrorKind {
     Invalid,
     /// Another process, or another handle in this one, has the database open: close it there.
     Locked,
-    /// Written by a newer version, or by another design: open it with what wrote it.
+    /// Written by a newer version, or by another design: open it with that one.
     Unsupported,
-    /// Bytes on the medium are not what was written: restore them, or rebuild what still reads with
-    /// [`repair_of`](crate::DbBuilder::repair_of).
+    /// Bytes on the medium differ from what was written: restore them, or rebuild the readable rest
+    /// with [`repair_of`](crate::DbBuilder::repair_of).
     Corruption,
-    /// A medium has no space left: delete data, or give it more. Reads and deletes go on.
+    /// A medium has no space left: delete data, or give it more. Reads and deletes continue.
     Full,
-    /// The operating system refused: the message says what; reopening may help.
+    /// The operating system refused an operation, which the message names; reopening may help.
     Io,
-    /// An earlier write or sync failed, so nothing may be assumed of later ones: reopen.
+    /// An earlier write or sync failed, so later ones cannot be trusted: reopen.
     Stopped,
     /// The handle was closed: open the database again.
     Closed,
-    /// The database was opened to be read only: open it without `read_only` to change it.
+    /// The database was opened read-only: open it without `read_only` to change it.
     ReadOnly,
 }
 
 impl ErrorKind {
-    /// The kind's name in lower case, as the command line prints it.
+    /// Returns the kind's name in lower case, as the command line prints it.
     pub fn name(self) -> &'static str {
         match self {
             ErrorKind::Invalid => "invalid",
@@ -55,7 +55,7 @@ impl ErrorKind {
     }
 }
 
-/// A failure of the store: [`kind`](Error::kind) says what to do, `Display` is a sentence.
+/// A failure of the store: [`kind`](Error::kind) determines the reaction, `Display` is a sentence.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -63,12 +63,12 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// How a database gets room on a full disk by itself.
+/// How deletes free space on a full disk.
 const ROOM_BY_DELETES: &str =
     ", or delete a range or drop a keyspace, which a full disk still takes";
 
 impl Error {
-    /// An error of `kind` whose message is a sentence for people.
+    /// Creates an error of `kind` whose message is a sentence for people.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error {
             kind,
@@ -77,14 +77,14 @@ impl Error {
         }
     }
 
-    /// The same error, with the failure that caused it.
+    /// Returns the same error, with the failure that caused it.
     #[must_use]
     pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// What the caller should do.
+    /// Returns the kind, which determines what the caller should do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -136,7 +136,8 @@ impl Error {
         .because(source)
     }
 
-    /// The same of a database that is being made, from which nothing can be deleted.
+    /// Returns the same error for a database that is being created, from which nothing can be
+    /// deleted.
     pub(crate) fn of_new(self) -> Error {
         Error {
             message: self
@@ -147,8 +148,9 @@ impl Error {
         }
     }
 
-    /// The failure of the sync of a folder. Never `Full`, whatever the system says: that would be tried again,
-    /// and a later sync says nothing about names that this one has lost.
+    /// Returns the error of a failed sync of a directory. Never `Full`, whatever the system
+    /// reports: that would be retried, and a later sync proves nothing about names that this one
+    /// has lost.
     pub(crate) fn unsynced_folder(dir: &Path, source: std::io::Error) -> Error {
         Error::new(
             ErrorKind::Io,
@@ -157,7 +159,7 @@ impl Error {
         .because(source)
     }
 
-    /// The error that every write gets after one has failed, keeping the first cause.
+    /// Returns the error of every write after one has failed, with the first cause.
     pub(crate) fn stopped(first: &Error) -> Error {
         Error::new(
             ErrorKind::Stopped,
@@ -227,7 +229,8 @@ impl From<PoolError> for Error {
 mod tests {
     use super::*;
 
-    /// A disk or a quota that is full says what helps: room on the disk, or what the database still takes.
+    /// The error of a full disk or quota names the remedies: free space on the disk, or the deletes
+    /// that the database still accepts.
     #[test]
     fn a_full_disk_says_what_helps() {
         for full in [

@@ -1,8 +1,9 @@
-//! This file is the events that the store tells a logger of: openings, ends of jobs, stalls, refusals, failures.
+//! The events that the store logs: openings, ends of jobs, stalls, refusals, failures.
 //!
-//! The feature `log` compiles them in: `event!` hands a sentence to the crate `log`, if the logger of the process wants
-//! its level and target, and does not look at its arguments otherwise. Without the feature `event!` is a branch that is
-//! false at compile time, and the types here are empty, so no other build has anything of them.
+//! The feature `log` compiles them in: `event!` passes a sentence to the crate `log`, if the logger
+//! of the process wants its level and target, and does not evaluate its arguments otherwise.
+//! Without the feature `event!` is a branch that is false at compile time, and the types here are
+//! empty, so other builds contain no trace of them.
 //!
 //! | target | error | warn | info | debug |
 //! |---|---|---|---|---|
@@ -11,17 +12,18 @@
 //! | `terrace::stall` | | a long wait of a writer | | |
 //! | `terrace::failure` | the stop of the store | damage found by a read or by verify | | |
 //!
-//! A message begins with the first eight digits of the database's id, which the message of the opening has whole; that of
-//! a step before it is open, with its path.
+//! A message begins with the first eight digits of the database's id; the message of the opening
+//! contains all of it. Before the database is open, messages begin with its path.
 //!
 //! Invariants
-//!   E1  A message has no byte of a key or of a value.
-//!   E2  What may happen thousands of times a second is told of seldom: stalls from `STALL_MIN` on, refusals of a
-//!       job at powers of two, steps of an opening every `STEP`, damage found by reads once.
-//!   E3  A logger may be slow, so no lock of the scheduler or of views is held, with one exception: that a disk is
-//!       full is found out, and told, in the middle of a step, which may hold the lock of the manifest or of the front.
+//!   E1  A message contains no byte of a key or of a value.
+//!   E2  Frequent events are logged rarely: stalls from `STALL_MIN` on, refusals of a job at powers
+//!       of two, steps of an opening every `STEP`, damage found by reads once.
+//!   E3  A logger may be slow, so no lock of the scheduler or of views is held, with one exception:
+//!       a full disk is detected and logged in the middle of a step, which may hold the lock of the
+//!       manifest or of the front.
 //!
-//! Anyone may tell. A logger must not call the database that it is told of.
+//! Any thread may log. A logger must not call the database that it logs.
 
 use std::fmt;
 #[cfg(feature = "log")]
@@ -31,14 +33,14 @@ use std::time::Duration;
 #[cfg(feature = "log")]
 use crate::types::DbId;
 
-/// Shorter waits of writers are counted and not told of.
+/// Shorter waits of writers are counted and not logged.
 pub(crate) const STALL_MIN: Duration = Duration::from_millis(100);
 
-/// A step of an opening that takes longer is told of once in this time.
+/// A longer step of an opening is logged once in this time.
 pub(crate) const STEP: Duration = Duration::from_secs(2);
 
-/// Tells of an event: `event!(debug, "terrace::job", db, "a sentence with {arguments}")`, where `db` is the `DbId` of the
-/// database, or its path before it has been opened.
+/// Logs an event: `event!(debug, "terrace::job", db, "a sentence with {arguments}")`, where `db` is
+/// the `DbId` of the database, or its path before it has been opened.
 #[cfg(feature = "log")]
 macro_rules! event {
     ($level:ident, $target:literal, $db:expr, $($sentence:tt)+) => {
@@ -63,7 +65,7 @@ macro_rules! event {
 
 pub(crate) use event;
 
-/// The front of a message, which says which database it is about.
+/// The prefix of a message, which identifies its database.
 #[cfg(feature = "log")]
 pub(crate) struct Tag<T>(pub(crate) T);
 
@@ -82,7 +84,7 @@ impl fmt::Display for Tag<&Path> {
     }
 }
 
-/// A count with what is counted: "1 table", "2 tables", "3 entries".
+/// A count with its unit: "1 table", "2 tables", "3 entries".
 pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);
 
 impl fmt::Display for Count {
@@ -96,12 +98,12 @@ impl fmt::Display for Count {
     }
 }
 
-/// The moment at which something began; shown as the time that has passed since.
+/// The time at which something began; shown as the time elapsed since.
 #[derive(Clone, Copy)]
 pub(crate) struct Since(#[cfg(feature = "log")] std::time::Instant);
 
 impl Since {
-    /// Returns the present.
+    /// Returns the current time.
     #[inline]
     pub(crate) fn now() -> Since {
         Since(
@@ -120,11 +122,11 @@ impl fmt::Display for Since {
     }
 }
 
-/// Lets something that happens often be told of once in a while.
+/// Limits the rate of a frequent message.
 pub(crate) struct Every(#[cfg(feature = "log")] parking_lot::Mutex<std::time::Instant>);
 
 impl Every {
-    /// Returns one that is due for the first time after a wait.
+    /// Returns a limit that is due for the first time after a wait.
     pub(crate) fn from_now() -> Every {
         Every(
             #[cfg(feature = "log")]
@@ -132,7 +134,7 @@ impl Every {
         )
     }
 
-    /// Returns whether at least `wait` has passed since it was due last, or since the beginning.
+    /// Returns whether at least `wait` has passed since it was last due, or since the beginning.
     #[cfg(feature = "log")]
     pub(crate) fn is_due(&self, wait: Duration) -> bool {
         let mut last = self.0.lock();
@@ -151,7 +153,7 @@ impl Every {
     }
 }
 
-/// Lets something that may happen again and again be told of once.
+/// Limits a repeated message to the first time.
 #[derive(Default)]
 pub(crate) struct Once(#[cfg(feature = "log")] std::sync::atomic::AtomicBool);
 
@@ -170,7 +172,7 @@ impl Once {
     }
 }
 
-// Without the feature nothing is kept for events.
+// Without the feature nothing is stored for events.
 #[cfg(not(feature = "log"))]
 const _: () = assert!(size_of::<(Since, Every, Once)>() == 0);
 
@@ -178,7 +180,7 @@ const _: () = assert!(size_of::<(Since, Every, Once)>() == 0);
 mod tests {
     use super::*;
 
-    /// A sentence has the right number.
+    /// A count has the right plural.
     #[test]
     fn counts_have_their_plural() {
         let shown = [
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(shown, ["0 logs", "1 log", "2 logs", "1 entry", "7 entries"]);
     }
 
-    /// Something frequent is told of after each wait, and at once only without one.
+    /// A frequent event is logged after each wait, and immediately only without a wait.
     #[cfg(feature = "log")]
     #[test]
     fn frequent_things_are_told_of_seldom() {

@@ -37,11 +37,11 @@
 //! # }
 //! ```
 //!
-//! Where the data lives, and what survives which failure, follows from the medium of the pool:
+//! The location of the data, and what survives which failure, follow from the medium of the pool:
 //! see [`Durability`] and `docs/durability.md`. The code map is in `ARCHITECTURE.md`.
 //!
-//! Cargo features, off by default: `log` tells the logger of the program what the store does (`docs/operations.md`, "Events"),
-//! `zstd` brings Zstandard for table files. All others are for tests.
+//! Cargo features, off by default: `log` logs the actions of the store (`docs/operations.md`,
+//! "Events"), `zstd` adds Zstandard for table files. All others are for tests.
 
 mod canary;
 mod db;

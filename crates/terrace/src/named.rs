@@ -1,6 +1,7 @@
-//! Enums whose values have names: each value, its number and its name stand on one line.
+//! Enums whose values have names: each value, its number and its name are on one line.
 
-/// Declares an enum whose values have names, with `ALL` and `name`. One value behind a semicolon is not in `ALL`.
+/// Declares an enum whose values have names, with `ALL` and `name`. A value after a semicolon is
+/// not in `ALL`.
 macro_rules! named_enum {
     (
         $(#[$of_enum:meta])*
@@ -19,7 +20,7 @@ macro_rules! named_enum {
             /// Every value, in the order of declaration.
             $vis const ALL: [$Enum; [$($name),*].len()] = [$($Enum::$Value),*];
 
-            /// The name of the value in reports, in files and on command lines.
+            /// Returns the name of the value in reports, in files and on command lines.
             $vis const fn name(self) -> &'static str {
                 match self {
                     $($Enum::$Value => $name,)*

@@ -1,5 +1,5 @@
-//! What tests need of the inside: settings of a store small enough to be made thousands of times, breaks
-//! that they must see, decoders to be fed with anything.
+//! Internals for tests: settings of a store small enough to be created thousands of times, canaries
+//! that tests must detect, decoders to be fed with arbitrary bytes.
 
 #[cfg(feature = "canary")]
 pub use crate::canary::{
@@ -8,7 +8,7 @@ pub use crate::canary::{
 };
 use crate::options::{MediumChoice, Options, Workers};
 
-/// Options of a small store: a pool of 4 MiB in the database's folder with forced `Dax`
+/// Returns options of a small store: a pool of 4 MiB in the database's directory with forced `Dax`
 /// instructions, memtables of 16 KiB, and background steps run by hand.
 pub fn small_options() -> Options {
     let mut options = Options::default();
@@ -22,7 +22,7 @@ pub fn small_options() -> Options {
     options
 }
 
-/// Every decoder of bytes from media.
+/// Returns every decoder of bytes from media.
 #[cfg(feature = "decoders")]
 pub fn decoders() -> Vec<terrace_media::decoder::Decoder> {
     [

@@ -1,4 +1,4 @@
-//! This file is the words that every folder shares: sequence numbers, entry kinds, durability.
+//! The types that every module shares: sequence numbers, entry kinds, durability.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,31 +13,31 @@ pub(crate) type SeqNo = u64;
 /// The largest sequence number; a read at it sees everything.
 pub(crate) const SEQ_MAX: SeqNo = (1 << 56) - 1;
 
-/// The keyspace that holds the store's own records (names of keyspaces, drops not yet purged).
+/// The keyspace of the store's own records (names of keyspaces, drops not yet purged).
 pub(crate) const SYSTEM_KEYSPACE: u32 = 0;
 
-/// The keyspace that calls without a keyspace use.
+/// The keyspace for calls without a keyspace.
 pub(crate) const DEFAULT_KEYSPACE: u32 = 1;
 
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// Which database something belongs to: 16 random bytes, drawn when the database is made, in every file
-/// that it writes. A checkpoint has the id of its source, whose table files it shares.
+/// The identity of a database: 16 random bytes, drawn at creation, and stored in every file that
+/// the database writes. A checkpoint has the id of its source, whose table files it shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct DbId(pub(crate) [u8; DbId::BYTES]);
 
 impl DbId {
     pub(crate) const BYTES: usize = 16;
 
-    /// The id that `text`, 32 lower-case hexadecimal digits, stands for.
+    /// Parses an id from `text`, 32 lower-case hexadecimal digits.
     pub(crate) fn parse(text: &str) -> Option<DbId> {
         let value = u128::from_str_radix(text, 16).ok()?;
         let id = DbId(value.to_be_bytes());
         (id.to_string() == text).then_some(id)
     }
 
-    /// The id at the front of `bytes`.
+    /// Returns the id at the start of `bytes`.
     pub(crate) fn at(bytes: &[u8]) -> Option<DbId> {
         bytes.first_chunk().copied().map(DbId)
     }
@@ -49,15 +49,15 @@ impl fmt::Display for DbId {
     }
 }
 
-/// Where the database `db` writes a file that is to be `path` when it is whole. No other database
-/// and no other program makes such a name, so a draft that a crash has left is known by it.
+/// Returns the path at which the database `db` writes the draft of the file `path`. No other
+/// database and no other program uses such a name, so a draft left by a crash is recognized by it.
 pub(crate) fn draft_of(path: &Path, db: DbId) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{db}{DRAFT_ENDING}"));
     PathBuf::from(name)
 }
 
-/// The database whose draft has this name.
+/// Returns the database whose draft has this name.
 pub(crate) fn draft_owner(name: &str) -> Option<DbId> {
     let (_, id) = name.strip_suffix(DRAFT_ENDING)?.rsplit_once('.')?;
     DbId::parse(id)
@@ -65,22 +65,23 @@ pub(crate) fn draft_owner(name: &str) -> Option<DbId> {
 
 const DRAFT_ENDING: &str = ".draft";
 
-/// What an entry says about its key.
+/// The effect of an entry on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum EntryKind {
     /// The key has the entry's value.
     Put = 1,
-    /// The key is absent; prose calls such an entry a tombstone.
+    /// The key is absent; such an entry is called a tombstone.
     Delete = 2,
-    /// Keys of a range are absent where nothing newer is said of them: `parts/ranges/layout.rs`.
+    /// The keys of a range are absent unless newer entries exist for them:
+    /// `parts/ranges/layout.rs`.
     RangeDelete = 3,
-    /// As `Put`, until a moment: `parts/expiry`. 4 is a value pointer of table files.
+    /// As `Put`, with an expiry: `parts/expiry`. 4 is a value pointer of table files.
     PutExpiring = 5,
 }
 
 impl EntryKind {
-    /// The kind stored as `raw`, if there is one.
+    /// Returns the kind stored as `raw`, if it is known.
     pub(crate) fn from_raw(raw: u8) -> Option<EntryKind> {
         match raw {
             1 => Some(EntryKind::Put),
@@ -91,7 +92,7 @@ impl EntryKind {
         }
     }
 
-    /// The raw kind of an entry whose expiry, if it has one, is stated beside it.
+    /// Returns the raw kind of an entry whose expiry, if it has one, is stored separately.
     #[inline]
     pub(crate) fn without_expiry(raw: u8) -> u8 {
         match raw == EntryKind::PutExpiring as u8 {
@@ -102,11 +103,11 @@ impl EntryKind {
 }
 
 named_enum! {
-    /// How the content of a block of a table file is stored. The numbers are those on the media.
+    /// The encoding of a block of a table file. The numbers are those on the media.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     #[repr(u8)]
     pub enum Compression {
-        /// As it is.
+        /// Uncompressed.
         None = 0 => "none",
         /// LZ4: fast, and about half the size for text.
         #[default]
@@ -117,12 +118,12 @@ named_enum! {
 }
 
 impl Compression {
-    /// The compression stored as `raw`, if there is one.
+    /// Returns the compression stored as `raw`, if it is known.
     pub(crate) fn from_raw(raw: u8) -> Option<Compression> {
         Compression::ALL.into_iter().find(|way| *way as u8 == raw)
     }
 
-    /// Whether this build of the library can write and read it.
+    /// Returns whether this build of the library can write and read it.
     pub(crate) fn is_built(self) -> bool {
         self != Compression::Zstd || cfg!(feature = "zstd")
     }
@@ -148,12 +149,13 @@ impl FromStr for Compression {
     }
 }
 
-/// What a write waits for before it returns. `docs/durability.md` has the table by medium.
+/// The guarantee that a write waits for before it returns. `docs/durability.md` has the table by
+/// medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Durability {
     /// Not logged: durable only after the next [`flush`](crate::Db::flush) or a close. Lost by any
-    /// crash before that. On medium `Dram` a drain does it where the design has table files; where it
-    /// has none, nothing does.
+    /// crash before that. On medium `Dram` a drain makes it durable if the design has table files;
+    /// otherwise nothing does.
     Volatile,
     /// Logged: survives a crash of the process on every medium, and power loss on `Dax`.
     #[default]
@@ -163,7 +165,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// The mode's name in lower case.
+    /// Returns the mode's name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Durability::Volatile => "volatile",
@@ -179,7 +181,7 @@ impl fmt::Display for Durability {
     }
 }
 
-/// The hash stored in every node and used by every filter.
+/// Returns the hash stored in every node and used by every filter.
 #[inline]
 pub(crate) fn key_hash(keyspace: u32, key: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot_with_seed(u64::from(keyspace), key)

@@ -1,4 +1,4 @@
-//! This file is the write batch: puts and deletes that happen together or not at all.
+//! The write batch: puts and deletes that are applied atomically.
 
 use std::ops::RangeBounds;
 use std::time::{Duration, SystemTime};
@@ -9,9 +9,9 @@ use crate::parts::batch::Batch;
 use crate::parts::expiry::millis_of;
 use crate::types::{DEFAULT_KEYSPACE, EntryKind, KEY_BYTES_MAX};
 
-/// Puts and deletes, in order, that become visible and durable together.
+/// Puts and deletes, in order, that become visible and durable atomically.
 ///
-/// The keyspaces that it is given must be those of the database that writes it, else the write gets `Invalid`.
+/// Its keyspaces must belong to the database that writes it, else the write gets `Invalid`.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -25,11 +25,11 @@ use crate::types::{DEFAULT_KEYSPACE, EntryKind, KEY_BYTES_MAX};
 #[derive(Debug, Clone, Default)]
 pub struct WriteBatch {
     pub(super) batch: Batch,
-    /// A key or value that no batch can hold was given: told when the batch is written.
+    /// The size of a key or value that no batch can hold; reported when the batch is written.
     pub(super) too_large: Option<usize>,
-    /// The opening of the database that the keyspaces are of; 0 without any.
+    /// The opening of the database of the keyspaces; 0 without any.
     opening: u64,
-    /// Keyspaces of several databases were given: told when the batch is written.
+    /// Whether keyspaces of several databases were given; reported when the batch is written.
     is_mixed: bool,
 }
 
@@ -39,7 +39,7 @@ const VALUE_BYTES_MAX: usize = 1 << 30;
 const KEY_ENCODABLE_MAX: usize = (1 << 24) - 1;
 
 impl WriteBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> WriteBatch {
         WriteBatch::default()
     }
@@ -76,8 +76,8 @@ impl WriteBatch {
         self.push(EntryKind::Delete, keyspace, key.as_ref(), &[])
     }
 
-    /// Sets `key` to `value` in the default keyspace, for as long as `ttl` from the moment when the batch
-    /// is written; see [`Db::put_with_ttl`](crate::Db::put_with_ttl).
+    /// Sets `key` to `value` in the default keyspace, for the duration `ttl` from the time at which
+    /// the batch is written; see [`Db::put_with_ttl`](crate::Db::put_with_ttl).
     pub fn put_with_ttl(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -87,7 +87,7 @@ impl WriteBatch {
         self.push_with_ttl(DEFAULT_KEYSPACE, key.as_ref(), value.as_ref(), ttl)
     }
 
-    /// Sets `key` to `value` in `keyspace` for as long as `ttl`.
+    /// Sets `key` to `value` in `keyspace` for the duration `ttl`.
     pub fn put_with_ttl_in(
         &mut self,
         keyspace: &Keyspace,
@@ -99,7 +99,7 @@ impl WriteBatch {
         self.push_with_ttl(keyspace, key.as_ref(), value.as_ref(), ttl)
     }
 
-    /// Sets `key` to `value` in the default keyspace, until the moment `expiry`; see
+    /// Sets `key` to `value` in the default keyspace, until the time `expiry`; see
     /// [`Db::put_with_expiry`](crate::Db::put_with_expiry).
     pub fn put_with_expiry(
         &mut self,
@@ -110,7 +110,7 @@ impl WriteBatch {
         self.push_with_expiry(DEFAULT_KEYSPACE, key.as_ref(), value.as_ref(), expiry)
     }
 
-    /// Sets `key` to `value` in `keyspace` until the moment `expiry`.
+    /// Sets `key` to `value` in `keyspace` until the time `expiry`.
     pub fn put_with_expiry_in(
         &mut self,
         keyspace: &Keyspace,
@@ -122,7 +122,8 @@ impl WriteBatch {
         self.push_with_expiry(keyspace, key.as_ref(), value.as_ref(), expiry)
     }
 
-    /// The number of a keyspace. All that a batch is given must be of the database that writes it.
+    /// Returns the number of a keyspace. All keyspaces must belong to the database that writes the
+    /// batch.
     #[inline]
     fn id_of(&mut self, keyspace: &Keyspace) -> u32 {
         let opening = keyspace.engine().ground.opening;
@@ -131,7 +132,7 @@ impl WriteBatch {
         keyspace.id()
     }
 
-    /// Whether all keyspaces are of this opening of a database.
+    /// Returns whether all keyspaces belong to this opening of a database.
     #[inline]
     pub(super) fn belongs_to(&self, opening: u64) -> bool {
         !self.is_mixed && (self.opening == 0 || self.opening == opening)
@@ -165,7 +166,7 @@ impl WriteBatch {
         self
     }
 
-    /// Whether one more entry can be encoded; else the batch is refused when it is written.
+    /// Returns whether one more entry can be encoded; else the batch is refused when it is written.
     #[inline]
     fn fits(&mut self, key: &[u8], value: &[u8]) -> bool {
         let all = self.batch.payload.len_bytes() + key.len() + value.len();
@@ -176,9 +177,9 @@ impl WriteBatch {
         true
     }
 
-    /// Deletes the keys in `bounds` from the default keyspace, those that earlier entries of the batch
-    /// have put there too. Bounds between which no key is, as of a range whose end comes before its
-    /// start, delete nothing.
+    /// Deletes the keys in `bounds` from the default keyspace, including those that earlier entries
+    /// of the batch have put. Empty bounds, such as a range whose end comes before its start,
+    /// delete nothing.
     pub fn delete_range<K: AsRef<[u8]>>(&mut self, bounds: impl RangeBounds<K>) -> &mut WriteBatch {
         self.push_range(DEFAULT_KEYSPACE, &Bounds::of(&bounds))
     }
@@ -217,7 +218,7 @@ impl WriteBatch {
         self
     }
 
-    /// Forgets all entries and keeps the memory for the next ones.
+    /// Removes all entries and keeps the allocation for the next ones.
     pub fn clear(&mut self) {
         self.batch.clear();
         self.too_large = None;
@@ -225,17 +226,17 @@ impl WriteBatch {
         self.is_mixed = false;
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.batch.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.batch.len() == 0
     }
 
-    /// Key and value bytes of all entries.
+    /// Returns the key and value bytes of all entries.
     pub fn size_bytes(&self) -> usize {
         self.batch.user_bytes() as usize
     }

@@ -1,4 +1,4 @@
-//! This file is ranges of user keys, as callers say them and as places between entries.
+//! Ranges of user keys, as callers give them and as places between entries.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -36,7 +36,7 @@ impl Bounds {
         }
     }
 
-    /// The longest key of the two.
+    /// Returns the length of the longer of the two keys.
     pub(super) fn longest_key(&self) -> usize {
         let len = |bound: &Bound<Vec<u8>>| match bound {
             Bound::Included(key) | Bound::Excluded(key) => key.len(),
@@ -45,8 +45,8 @@ impl Bounds {
         len(&self.lower).max(len(&self.upper))
     }
 
-    /// The same keys as a range from one key on and before another; an empty end is that of the
-    /// keyspace. `None`: there can be no key in it.
+    /// Returns the same keys as a range from one key, inclusive, to another, exclusive; an empty
+    /// end is that of the keyspace. `None`: no key can be in it.
     pub(super) fn half_open(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let begin = match &self.lower {
             Bound::Unbounded => Vec::new(),
@@ -57,13 +57,13 @@ impl Bounds {
             Bound::Unbounded => Vec::new(),
             Bound::Excluded(key) if key.is_empty() => return None,
             Bound::Excluded(key) => key.clone(),
-            // Without a successor it is the last key there can be.
+            // A key without a successor is the last possible key.
             Bound::Included(key) => successor(key).unwrap_or_default(),
         };
         (end.is_empty() || begin < end).then_some((begin, end))
     }
 
-    /// The places at which the range begins and ends, as owned targets.
+    /// Returns the places at which the range begins and ends, as owned targets.
     pub(super) fn places(&self, keyspace: u32) -> (Place, Place) {
         let lower = match &self.lower {
             Bound::Unbounded => Place::before(keyspace, &[]),
@@ -79,7 +79,8 @@ impl Bounds {
     }
 }
 
-/// The first key behind all that begin with `prefix`: its last byte that is not 0xff, increased.
+/// Returns the first key after all that begin with `prefix`: its last byte that is not 0xff,
+/// incremented.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|&b| b != 0xff)?;
     let mut end = prefix[..=kept].to_vec();
@@ -87,7 +88,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// The next key, if there can be one.
+/// Returns the next possible key, if any.
 fn successor(key: &[u8]) -> Option<Vec<u8>> {
     if key.len() >= KEY_BYTES_MAX {
         return after_prefix(key);
@@ -106,7 +107,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The keyspace and the key beside which the place is.
+    /// Returns the keyspace and the key next to the place.
     pub(super) fn key(&self) -> (u32, Vec<u8>) {
         (self.keyspace, self.key.clone())
     }
@@ -127,7 +128,8 @@ impl Place {
         }
     }
 
-    /// The place in the order of entries: before every version of the key, or after them all.
+    /// Returns the place in the order of entries: before every version of the key, or after them
+    /// all.
     pub(super) fn target(&self) -> Target<'_> {
         if self.after {
             return Target {
@@ -139,7 +141,8 @@ impl Place {
         Target::first_of(self.keyspace, &self.key)
     }
 
-    /// The end, exclusive, of the keys of `keyspace` before the place; empty for all, `None` for none.
+    /// Returns the exclusive end of the keys of `keyspace` before the place; empty for all, `None`
+    /// if there are none.
     pub(super) fn end_in(&self, keyspace: u32) -> Option<Vec<u8>> {
         if self.keyspace > keyspace {
             return Some(Vec::new());
@@ -151,7 +154,7 @@ impl Place {
         (!end.is_empty()).then_some(end)
     }
 
-    /// Whether an entry of this key lies before the place.
+    /// Returns whether an entry of this key is before the place.
     pub(super) fn is_after(&self, keyspace: u32, key: &[u8]) -> bool {
         match (keyspace, key).cmp(&(self.keyspace, self.key.as_slice())) {
             std::cmp::Ordering::Less => true,

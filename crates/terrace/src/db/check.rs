@@ -1,4 +1,4 @@
-//! This file is verification: a walk over everything that a database holds.
+//! Verification: a walk over all data of a database.
 
 use crate::db::bounds::Bounds;
 use crate::db::{Db, KeyValue, Keyspace, Snapshot};
@@ -8,27 +8,27 @@ use crate::parts::codec;
 use crate::stages::Census;
 use crate::types::DEFAULT_KEYSPACE;
 
-/// How far a long operation has come.
+/// The progress of a long operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// What is being done, such as "verifying".
+    /// The current step, such as "verifying".
     pub what: &'static str,
-    /// How much of it is done.
+    /// The amount done.
     pub done: u64,
-    /// How much there is, about.
+    /// The approximate total.
     pub total: u64,
-    /// What is counted: "bytes" or "entries".
+    /// The unit: "bytes" or "entries".
     pub unit: &'static str,
 }
 
-/// What [`Db::verify`] found.
+/// The result of [`Db::verify`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// Entries in all sources, superseded versions and tombstones included.
+    /// Entries in all sources, including superseded versions and tombstones.
     pub entries: u64,
-    /// Pairs that scans of all keyspaces give.
+    /// Pairs that scans of all keyspaces return.
     pub live_entries: u64,
     /// Tombstones.
     pub tombstones: u64,
@@ -36,7 +36,7 @@ pub struct VerifyReport {
     pub tables: u64,
     /// Bytes of the entries.
     pub bytes: u64,
-    /// Each problem as a sentence; none when the database is sound.
+    /// A sentence for each problem; empty if the database is sound.
     pub problems: Vec<String>,
 }
 
@@ -44,13 +44,12 @@ pub struct VerifyReport {
 const REPORT_BYTES: u64 = 1 << 20;
 
 impl Db {
-    /// Walks every source: order, towers, checksums, hashes, filters; then scans each
-    /// keyspace both ways and compares. Reads the whole database once and its pairs twice; writes
-    /// may go on.
+    /// Walks every source: order, towers, checksums, hashes, filters; then scans each keyspace both
+    /// ways and compares. Reads the whole database once and its pairs twice. Writes may continue.
     ///
     /// # Errors
-    /// Damage is listed in the report. `Full`: other iterators hold all the memory that scans may have; drop
-    /// some, and verify again. `Closed`.
+    /// Damage is listed in the report. `Full`: other iterators hold all the memory that scans may
+    /// have; drop some, and verify again. `Closed`.
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.engine().check_open()?;
         let view = self.engine().views.hold();
@@ -110,7 +109,7 @@ impl Db {
         Ok(report)
     }
 
-    /// Scans each keyspace forward and backward at one moment: the same pairs, in opposite orders.
+    /// Scans each keyspace forward and backward at one moment, and compares the pairs.
     fn verify_scans(&self, report: &mut VerifyReport) -> Result<()> {
         let snapshot = self.snapshot()?;
         let names = match self.list_keyspaces() {
@@ -151,7 +150,8 @@ impl Db {
     }
 }
 
-/// Adds a failure to the problems, or returns it if it says nothing of the data. What was found before counts more.
+/// Adds an error to the problems, or returns it if it is not about the data. Problems found before
+/// take precedence.
 fn note(report: &mut VerifyReport, e: Error, what: &str) -> Result<()> {
     if matches!(e.kind(), ErrorKind::Full | ErrorKind::Closed) && report.problems.is_empty() {
         return Err(e);
@@ -160,7 +160,7 @@ fn note(report: &mut VerifyReport, e: Error, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a scan gave, whatever its order was.
+/// The result of a scan, independent of its order.
 #[derive(Default, PartialEq, Eq)]
 struct Scanned {
     count: u64,

@@ -1,11 +1,11 @@
-//! This file copies a database as it is at one moment into a new one, while writers go on.
+//! Checkpoints: copies of a database as it is at one moment, made while writers run.
 //!
-//! Table files are linked, since they never change, or copied where the file system cannot link; what
-//! is in memory or in the pool goes through the new database's own bottom. The new database is made
-//! in the order in which any is: pool, files, manifest, and OPTIONS last.
+//! Table files never change, so they are linked, or copied if the file system cannot link; data in
+//! memory or in the pool goes through the new database's own bottom. The new database is made in
+//! the usual order: pool, files, manifest, and OPTIONS last.
 //!
-//! CRASH: a folder without OPTIONS is no database. What an interrupted checkpoint leaves is removed
-//! by hand, or by whoever makes a database there.
+//! CRASH: a directory without OPTIONS is no database. The parts of an interrupted checkpoint are
+//! removed by hand, or when a database is created there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,12 +29,12 @@ use crate::stages::names::table_file_name;
 use crate::stages::{Folder, Ground};
 use crate::types::{Durability, EntryKind, SeqNo};
 
-/// Bytes copied at once where a file cannot be linked.
+/// Bytes copied at once if a file cannot be linked.
 const COPY_BYTES: usize = 1 << 20;
-/// Bytes of one batch where the copy goes through logs.
+/// Bytes of one batch if the copy goes through logs.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// What a checkpoint has copied.
+/// The result of a checkpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckpointReport {
@@ -51,16 +51,16 @@ pub struct CheckpointReport {
 }
 
 impl Db {
-    /// Makes a copy of the database, as it is at one moment, that can be opened by itself: in the
-    /// folder `path`, which must not exist or be empty, with a pool beside the files where this
-    /// database has one. Writers and readers go on; creating and dropping keyspaces waits.
+    /// Copies the database, as it is at one moment, into a separate database: in the directory
+    /// `path`, which must not exist or be empty, with a pool next to the files if this database has
+    /// one. Writers and readers continue; creating and dropping keyspaces waits.
     ///
-    /// Table files are linked where the file system can, so that designs with files copy little.
-    /// `MioDb` copies all that is live.
+    /// Table files are linked if the file system can, so that designs with files copy little.
+    /// `MioDb` copies all live data.
     ///
     /// # Errors
-    /// `Invalid` when something is at `path`; `Full` and `Io` of the copy; `Closed`. After an error
-    /// what was made is removed, as far as that is possible, and `path` is no database.
+    /// `Invalid` if there is anything at `path`; `Full` and `Io` of the copy; `Closed`. After an
+    /// error the parts of the copy are removed if possible, and `path` is no database.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointReport> {
         Db::builder(path)
             .file_system(Arc::clone(self.file_system()))
@@ -69,8 +69,8 @@ impl Db {
 }
 
 impl DbBuilder {
-    /// Makes the builder's folder a copy of `db`, as [`Db::checkpoint`] does. Of the builder's options
-    /// only the pool's path counts: where the copy gets its pool, if `db` has one.
+    /// Makes the builder's directory a copy of `db`, as [`Db::checkpoint`] does. Of the builder's
+    /// options only the pool's path counts: the location of the copy's pool, if `db` has one.
     pub fn checkpoint_of(mut self, db: &Db) -> Result<CheckpointReport> {
         let started = Instant::now();
         self.fix_path()?;
@@ -78,7 +78,7 @@ impl DbBuilder {
         let pool_file = self.options.pool.path.as_ref();
         let pool_file = pool_file.map(|pool| self.path.join(pool));
         let had_folder = self.check_target()?;
-        // LOCK: the first of all. What is dropped while it is copied would be there in part.
+        // LOCK: taken before all others. A keyspace dropped during the copy would be there in part.
         let _catalog = db.catalog().lock();
         let frozen = db.engine().freeze()?;
         let mut made_pool = false;
@@ -87,7 +87,7 @@ impl DbBuilder {
             let id = db.engine().ground.manifest.db();
             self.remove_own(id, pool_file.filter(|_| made_pool));
             if !had_folder {
-                // It stays if anything is left in it.
+                // It stays if it is not empty.
                 let _ = self.fs.remove_dir(&self.path);
             }
         }
@@ -112,7 +112,7 @@ impl DbBuilder {
         options
     }
 
-    /// Refuses a folder in which anything is; returns whether there is one.
+    /// Refuses a directory that is not empty. Returns whether it exists.
     pub(super) fn check_target(&self) -> Result<bool> {
         let failed = |e| Error::io("look into", &self.path, e);
         if !self.fs.exists(&self.path).map_err(failed)? {
@@ -145,12 +145,12 @@ impl DbBuilder {
             .fs
             .lock(&lock)
             .map_err(|e| Error::io("lock", &lock, e))?;
-        // Its table files are those of the database that is copied: so is its id.
+        // Its table files are those of the copied database: so is its id.
         let mark = self.begin_creation(db.engine().ground.manifest.db())?;
         let ground = Arc::new(self.ground_of_copy(mark, made_pool)?);
         self.name_files(db, &frozen, &ground, &mut report)?;
         if let Some(time) = db.engine().ground.time_told() {
-            // What has expired here has expired there.
+            // Entries that have expired in the source have expired in the copy.
             ground.manifest.commit(Edit {
                 changes: vec![time],
             })?;
@@ -173,8 +173,7 @@ impl DbBuilder {
         Ok(report)
     }
 
-    /// Moves all of `cursor`, whose numbers go up to `seq`, into the database that is being made on
-    /// `ground`.
+    /// Moves all of `cursor`, whose numbers go up to `seq`, into the new database on `ground`.
     pub(super) fn fill_copy(
         &self,
         ground: &Arc<Ground>,
@@ -198,13 +197,13 @@ impl DbBuilder {
         Ok(engine)
     }
 
-    /// Makes what is in `engine` durable, and then the folder a database.
+    /// Makes the data in `engine` durable, and then the directory a database.
     pub(super) fn finish_copy(&self, engine: &Engine) -> Result<()> {
         let ground = &engine.ground;
         // Its logs are as after a close; those without records are retired by the next open.
         engine.pipeline.front.close()?;
-        // PERSIST: everything before OPTIONS, which makes the folder a database. Reversed, a crash
-        // could leave one that opens and lacks what was being copied.
+        // PERSIST: everything before OPTIONS, which makes the directory a database. Reversed, a
+        // crash could leave one that opens and lacks data of the copy.
         ground
             .pool
             .sync_all()
@@ -231,7 +230,7 @@ impl DbBuilder {
         for file in &files {
             let number = file.meta.number;
             let to = self.path.join(table_file_name(number));
-            // Any refusal to link leads to a copy, and a copy tells what is wrong.
+            // Any failure to link leads to a copy, and the copy reports what is wrong.
             match self.fs.link(&file.path, &to) {
                 Ok(()) => report.files_linked += 1,
                 Err(_) => {
@@ -251,8 +250,8 @@ impl DbBuilder {
         }
         changes.push(Change::NextId { id: next });
         ground.skip_ids(next);
-        // PERSIST: the files' names before the edit that names them. Reversed, a crash could leave a
-        // manifest that names files which are not there.
+        // PERSIST: the files' names before the edit that names them. Reversed, a crash could leave
+        // a manifest that names missing files.
         self.fs
             .sync_dir(&self.path)
             .map_err(|e| Error::io("sync", &self.path, e))?;
@@ -260,7 +259,7 @@ impl DbBuilder {
     }
 }
 
-/// Copies a file, durably but for its name.
+/// Copies a file durably, except for its name.
 fn copy(
     from_fs: &Arc<dyn FileSystem>,
     from: &Path,
@@ -285,7 +284,7 @@ fn copy(
     target.sync_data().map_err(writing)
 }
 
-/// Writes all of `cursor` as any writer does, for a database whose logs are all that it keeps.
+/// Writes all of `cursor` like a normal writer, for a database that keeps only logs.
 fn write_all(
     engine: &Arc<Engine>,
     mut cursor: Box<dyn Cursor>,

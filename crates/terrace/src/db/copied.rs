@@ -1,10 +1,11 @@
-//! This file refuses to write to a copy of a database's folder whose pool is that of the original.
+//! Refusing writes to a copied directory that shares its pool with the original.
 //!
-//! A pool outside the folder is not copied with it. What leaves it as tables would come to the folder that is open then,
-//! and the other would miss them, so the two must not be used by turns. OPTIONS names the folder that it was written for.
-//! In another folder it is a copy while the original is there. When that is gone, the folder was moved, or is to take the
-//! place of the original: it is counted in OPTIONS and in the pool. A folder whose count is less than the pool's was left
-//! behind by that.
+//! A pool outside the directory is not copied with it. Data that leaves the pool as tables would go
+//! to the directory that is open then, and the other would lack it, so the two must not be used
+//! alternately. OPTIONS names the directory that it was written for. In another directory it is a
+//! copy while the original exists. If the original is gone, the directory was moved, or replaces
+//! the original: the move is counted in OPTIONS and in the pool. A directory whose count is less
+//! than the pool's was left behind by a move.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,11 +18,12 @@ use crate::options::file::{Fixed, NAME};
 use crate::parts::reserve::Row;
 use crate::stages::Ground;
 
-/// The superblock word that has the number of moves.
+/// The superblock word with the number of moves.
 const MOVES_ROOT: usize = 11;
 
 impl DbBuilder {
-    /// Refuses the folder if it is a copy, the original is there, and both have the same pool. `fixed` is of the folder.
+    /// Refuses the directory if it is a copy, the original exists, and both use the same pool.
+    /// `fixed` is that of the directory.
     pub(super) fn check_not_copied(&self, fixed: &Fixed) -> Result<()> {
         let (Some(original), Some(pool)) = (&fixed.folder, &fixed.pool_path) else {
             return Ok(());
@@ -29,7 +31,7 @@ impl DbBuilder {
         if self.options.read_only || *original == self.path {
             return Ok(());
         }
-        // An original that cannot be read says nothing.
+        // An original that cannot be read proves nothing.
         let found = Fixed::read(&self.fs, original).ok().flatten();
         let wanted = self.options.pool.path.as_ref().unwrap_or(pool);
         if found.is_none_or(|found| found.id != fixed.id)
@@ -48,7 +50,8 @@ impl DbBuilder {
         )))
     }
 
-    /// Refuses a folder if another one of the same database has been opened with the pool since. `fixed` is of the folder.
+    /// Refuses a directory if another one of the same database has been opened with the pool since.
+    /// `fixed` is that of the directory.
     pub(super) fn check_not_left(&self, fixed: &Fixed, pool: &Pool) -> Result<()> {
         if self.options.read_only || fixed.folder.is_none() || pool.root(MOVES_ROOT) <= fixed.moves
         {
@@ -65,7 +68,8 @@ impl DbBuilder {
         )))
     }
 
-    /// Keeps the options in use for the next open, if they are not those of the one before, and counts a move.
+    /// Keeps the options in use for the next open, if they differ from the previous ones, and
+    /// counts a move.
     pub(super) fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
         let now = Fixed::of(&ground.stated, before.id, before.pool_uuid.clone());
         let mut now = now.in_folder(&self.path);
@@ -73,7 +77,7 @@ impl DbBuilder {
         let is_moved = before.folder.is_some() && now.folder != before.folder;
         now.moves = before.moves + u64::from(is_moved);
         if now != *before {
-            // CRASH: the old options or the new ones, and either fits all that there is.
+            // CRASH: either the old or the new options, and both fit all data.
             let lender = ground.reserve.lender(&self.fs, Row::Manifest);
             let lender: Arc<dyn FileSystem> = Arc::new(lender);
             now.write(&lender, &self.path)?;
@@ -82,13 +86,14 @@ impl DbBuilder {
             && now.folder.is_some()
             && ground.pool.root(MOVES_ROOT) != now.moves
         {
-            // PERSIST: OPTIONS before the word. Reversed, a crash could leave a folder that is taken for an older copy.
+            // PERSIST: OPTIONS before the word. Reversed, a crash could leave a directory that is
+            // taken for an older copy.
             ground.pool.set_roots(&[(MOVES_ROOT, now.moves)])?;
         }
         Ok(())
     }
 
-    /// Whether two paths lead to one file.
+    /// Returns whether two paths lead to one file.
     fn is_same(&self, one: &Path, other: &Path) -> bool {
         let identity = |path: &Path| self.fs.identity(path).ok().flatten();
         identity(one).is_some_and(|one| identity(other) == Some(one))

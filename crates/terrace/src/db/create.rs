@@ -1,20 +1,21 @@
-//! This file creates databases, in folders that may have files of others, and tells which files of a
-//! folder are a database's own.
+//! Creating databases, in directories that may contain foreign files, and finding which files of a
+//! directory belong to a database.
 //!
-//! A creation begins with a mark: an empty file whose name has the ids of the database and of its pool.
-//! Then come the pool or MANIFEST, the stages, OPTIONS, a word in the pool or in MANIFEST that says that
-//! OPTIONS was there, and last the mark goes.
+//! A creation begins with a mark: an empty file whose name contains the ids of the database and of
+//! its pool. Then come the pool or MANIFEST, the stages, OPTIONS, a word in the pool or in MANIFEST
+//! which records that OPTIONS existed, and last the removal of the mark.
 //!
 //! Invariants
-//!   C1  Without OPTIONS there is no database. Any other trace of one then means that OPTIONS is lost,
-//!       and nothing is created, removed or hidden; unless a mark proves what was found to be of a
-//!       creation that did not end.
-//!   C2  What is removed carries the id of the mark, in its name or in its header.
-//!   C3  The word is set when OPTIONS is durable. What has it is of no creation that did not end.
+//!   C1  Without OPTIONS there is no database. Any other trace of one then means that OPTIONS is
+//!       lost, and nothing is created, removed or hidden; unless a mark proves that the trace
+//!       belongs to an unfinished creation.
+//!   C2  Anything that is removed carries the id of the mark, in its name or in its header.
+//!   C3  The word is set when OPTIONS is durable. Anything with the word belongs to no unfinished
+//!       creation.
 //!
-//! CRASH: before the mark is durable nothing else is there. After it, what is there carries the ids of the
-//! mark; the next opening removes it and begins again, under the same mark. With OPTIONS the database
-//! is whole; the next opening sets the word if it is missing, and removes the mark.
+//! CRASH: before the mark is durable nothing else exists. After it, everything carries the ids of
+//! the mark; the next open removes it and restarts under the same mark. With OPTIONS the database
+//! is complete; the next open sets the word if it is missing, and removes the mark.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,12 +38,12 @@ use crate::types::{DbId, draft_owner};
 /// The first bytes of a pool.
 const POOL_MAGIC: &[u8; 8] = b"TERRPOOL";
 
-/// The mark of a creation that has not ended.
+/// The mark of an unfinished creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) db: DbId,
-    /// The identity of the pool, which is not that of the database: a copy has the id of its source,
-    /// and a pool of its own.
+    /// The identity of the pool, which differs from that of the database: a copy has the id of its
+    /// source, and its own pool.
     pub(super) pool: DbId,
 }
 
@@ -58,7 +59,7 @@ impl Mark {
     }
 }
 
-/// The names in a folder; none if there is no such folder.
+/// Returns the names in a directory, or none if it does not exist.
 fn names_in(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<String>> {
     match fs.list(dir) {
         Ok(names) => Ok(names),
@@ -67,7 +68,7 @@ fn names_in(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// The first bytes of a file, none of what cannot be read.
+/// Returns the first bytes of a file, or none if it cannot be read.
 fn head_of(fs: &dyn FileSystem, path: &Path, len: usize) -> Vec<u8> {
     let mut head = vec![0; len];
     let file = fs.open(path, OpenMode::Read);
@@ -77,7 +78,8 @@ fn head_of(fs: &dyn FileSystem, path: &Path, len: usize) -> Vec<u8> {
     }
 }
 
-/// Whether the file `name` is proved to be one of the database `db`, but for its OPTIONS and LOCK.
+/// Returns whether the file `name` provably belongs to the database `db`, except its OPTIONS and
+/// LOCK.
 fn is_own(fs: &dyn FileSystem, dir: &Path, name: &str, db: DbId) -> bool {
     let path = dir.join(name);
     if let Some(number) = table_file_number(name) {
@@ -92,7 +94,8 @@ fn is_own(fs: &dyn FileSystem, dir: &Path, name: &str, db: DbId) -> bool {
     draft_owner(name).or(reserve_owner(name)) == Some(db)
 }
 
-/// What makes the file `name` a trace of a database, unless it is of the one that `mark` is of.
+/// Returns which trace of a database the file `name` is, unless it belongs to the database of
+/// `mark`.
 fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Option<&'static str> {
     if mark.is_some_and(|mark| is_own(fs, dir, name, mark.db)) {
         return None;
@@ -103,7 +106,7 @@ fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Opt
     } else if log_file_id(name).is_some() {
         Some("a log")
     } else if let Some(number) = table_file_number(name) {
-        // Of another program it may be, under the same name.
+        // Another program may use the same name.
         let owner = crate::stages::names::table_file_owner(fs, &path);
         owner.is_some_and(|(_, n)| n == number).then_some("a table")
     } else if draft_owner(name).is_some() {
@@ -117,12 +120,13 @@ fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Opt
 }
 
 impl Db {
-    /// Removes the database in the folder `path`, and its pool unless that is a device. Files that are
-    /// not proved to be the database's stay, and so does the folder if there are any.
+    /// Removes the database in the directory `path`, and its pool unless that is a device. Files
+    /// that do not provably belong to the database stay, and so does the directory if it contains
+    /// any.
     ///
     /// # Errors
-    /// `Invalid` when there is no database, `Locked` when it is open, `Corruption` when it cannot be told
-    /// which files are its own, `Io`.
+    /// `Invalid` if there is no database, `Locked` if it is open, `Corruption` if its own files
+    /// cannot be determined, `Io`.
     ///
     /// ```
     /// # let place = tempfile::tempdir()?;
@@ -163,21 +167,21 @@ impl Db {
             let e = std::io::ErrorKind::PermissionDenied.into();
             return Err(Error::io("remove", &builder.path.join(OPTIONS), e));
         }
-        // Others may have files there.
+        // The directory may contain foreign files.
         let _ = builder.fs.remove_dir(&builder.path);
         Ok(())
     }
 }
 
 impl DbBuilder {
-    /// Refuses a folder without OPTIONS that has anything of a database.
+    /// Refuses a directory without OPTIONS that contains any trace of a database.
     pub(super) fn check_no_trace(&self) -> Result<()> {
         let names = names_in(&*self.fs, &self.path)?;
         let mark = names.iter().find_map(|name| Mark::parse(name));
         let own_pool = self.options.pool.path.as_ref().map(|p| self.path.join(p));
         for name in &names {
             let path = self.path.join(name);
-            // Of a pool that is to be used its own words tell.
+            // A pool that is to be used is judged by its superblock words.
             let judged = Some(&path) != own_pool.as_ref() || mark.is_none();
             let nascent = mark.is_some() && name.ends_with(".creating");
             if let Some(what) = trace(&*self.fs, &self.path, name, mark)
@@ -190,7 +194,7 @@ impl DbBuilder {
         let Some(mark) = mark.filter(|_| names.iter().any(|name| name == MANIFEST)) else {
             return Ok(());
         };
-        // One that was not finished in time may be torn, and says nothing.
+        // An unfinished manifest may be torn, and proves nothing.
         match Manifest::open_file(&self.fs, &self.path) {
             Ok(m) if m.db() == mark.db && m.with_state(|state| state.created) => {
                 Err(self.options_lost(&self.path.join(MANIFEST), "a manifest"))
@@ -209,7 +213,7 @@ impl DbBuilder {
         ))
     }
 
-    /// Makes a new identity.
+    /// Creates a new identity.
     pub(super) fn new_id(&self) -> Result<DbId> {
         match &self.machine {
             Some(machine) => Ok(DbId(machine.new_uuid())),
@@ -222,7 +226,7 @@ impl DbBuilder {
         }
     }
 
-    /// Begins a creation: from now on what carries these ids is of a creation that has not ended.
+    /// Begins a creation: from now on everything with these ids belongs to an unfinished creation.
     pub(super) fn begin_creation(&self, db: DbId) -> Result<Mark> {
         let mark = Mark {
             db,
@@ -237,13 +241,13 @@ impl DbBuilder {
 
     /// Makes the mark durable.
     fn sync_mark(&self) -> Result<()> {
-        // PERSIST: the mark before anything that it is to prove. Reversed, a crash could leave files
+        // PERSIST: the mark before anything that it proves. Reversed, a crash could leave files
         // that no later creation may remove.
         let synced = self.fs.sync_dir(&self.path);
         synced.map_err(|e| Error::io("sync", &self.path, e))
     }
 
-    /// Makes the ground of a new database. `made` has what is taken back if its opening fails.
+    /// Creates the ground of a new database. `made` receives what is removed if opening it fails.
     pub(super) fn create(
         &self,
         report: &mut RecoveryReport,
@@ -255,7 +259,7 @@ impl DbBuilder {
         let found = names.iter().find_map(|name| Mark::parse(name));
         let mark = match found {
             Some(mark) => {
-                // The process that made it may have been killed before it was durable.
+                // The process that made the mark may have been killed before it was durable.
                 self.sync_mark()?;
                 mark
             }
@@ -267,7 +271,7 @@ impl DbBuilder {
             None => options.pool.path.as_ref().map(|at| self.path.join(at)),
             Some(_) => None,
         };
-        // One that was prepared stays.
+        // A pool that existed before stays.
         let pool = at.filter(|at| matches!(self.fs.exists(at), Ok(false)));
         let made = made.insert(Made {
             db: mark.db,
@@ -288,7 +292,8 @@ impl DbBuilder {
         self.new_ground(pool, mark.db, options)
     }
 
-    /// Makes the pool, or takes the one that the same creation has made before it was interrupted.
+    /// Creates the pool, or takes the one that the same creation has made before it was
+    /// interrupted.
     fn make_pool(&self, options: &Options, mark: Mark) -> Result<Pool> {
         let mut config = self.pool_config(options)?;
         config.uuid = Some(mark.pool.0);
@@ -309,7 +314,8 @@ impl DbBuilder {
         Ok(pool)
     }
 
-    /// The ground of a copy, of which nobody knows before it is complete, in a pool of its own.
+    /// Creates the ground of a copy, which is unknown to others until it is complete, in a new
+    /// pool.
     pub(super) fn ground_of_copy(&self, mark: Mark, made_pool: &mut bool) -> Result<Ground> {
         let mut config = self.pool_config(&self.options)?;
         config.uuid = Some(mark.pool.0);
@@ -329,7 +335,7 @@ impl DbBuilder {
         self.ground_on(pool, manifest, options)
     }
 
-    /// The ground of a pool without a redo area.
+    /// Creates the ground of a pool without a redo area.
     pub(super) fn ground_on(
         &self,
         pool: Pool,
@@ -344,12 +350,12 @@ impl DbBuilder {
         Ok(Ground::new(pool, manifest, redo, options, clock))
     }
 
-    /// Says in the pool and in the folder that the database is complete.
+    /// Records in the pool and in the directory that the database is complete.
     pub(super) fn finish_creation(&self, ground: &Ground) -> Result<()> {
         let (db, pool) = (ground.manifest.db(), uuid_text(&ground.pool));
-        // PERSIST: everything in the pool before OPTIONS, which makes the folder a database, OPTIONS
-        // before the word that it was there (C3), and the word before the mark goes. Between them,
-        // opening finds OPTIONS, sets the word and removes the mark.
+        // PERSIST: everything in the pool before OPTIONS, which makes the directory a database,
+        // OPTIONS before the word that records it (C3), and the word before the mark is removed.
+        // Between them, an open finds OPTIONS, sets the word and removes the mark.
         let fixed = Fixed::of(&ground.stated, db, pool).in_folder(&self.path);
         fixed.write_new(&self.fs, &self.path)?;
         match ground.pool_outlives() {
@@ -365,8 +371,8 @@ impl DbBuilder {
         named.map_err(|e| self.name(e))
     }
 
-    /// Removes the drafts of the database `db` that a crash has left, and the mark of its creation, which
-    /// has ended.
+    /// Removes the drafts of the database `db` that a crash has left, and the mark of its finished
+    /// creation.
     pub(super) fn sweep(&self, db: DbId) -> Result<()> {
         for name in names_in(&*self.fs, &self.path)? {
             let own_mark = Mark::parse(&name).is_some_and(|mark| mark.db == db);
@@ -379,10 +385,10 @@ impl DbBuilder {
         Ok(())
     }
 
-    /// Takes back a creation that has failed before there was OPTIONS, so that nothing of it takes room. LOCK stays, since
-    /// others may have opened it.
+    /// Removes the parts of a creation that failed before there was OPTIONS, so that they take no
+    /// space. LOCK stays, since others may have opened it.
     ///
-    /// CRASH: the mark goes last, so the next opening removes what is left.
+    /// CRASH: the mark goes last, so the next open removes the rest.
     pub(super) fn take_back(&self, made: &Made) {
         let is_whole = self.fs.exists(&self.path.join(OPTIONS)).unwrap_or(true);
         if !is_whole && !made.resumed {
@@ -390,8 +396,9 @@ impl DbBuilder {
         }
     }
 
-    /// Removes from the folder what is proved to be of the database `db`, OPTIONS first, the mark and LOCK
-    /// last. What cannot be removed stays, and so does the folder: only the caller knows whose it is.
+    /// Removes from the directory what provably belongs to the database `db`, OPTIONS first, the
+    /// mark and LOCK last. Files that cannot be removed stay, and so does the directory: only the
+    /// caller knows its owner.
     pub(super) fn remove_own(&self, db: DbId, pool: Option<PathBuf>) {
         self.remove_parts(db, pool);
         let fs = &*self.fs;
@@ -404,13 +411,13 @@ impl DbBuilder {
         }
     }
 
-    /// Removes the same but for LOCK.
+    /// Removes the same except LOCK.
     fn remove_parts(&self, db: DbId, pool: Option<PathBuf>) {
         let fs = &*self.fs;
         if Fixed::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {
             let _ = fs.remove(&self.path.join(OPTIONS));
-            // PERSIST: the end of the database before that of its parts. Reversed, a crash could leave
-            // one that opens and lacks some of them.
+            // PERSIST: the removal of the database before that of its parts. Reversed, a crash
+            // could leave one that opens and lacks some of them.
             let _ = fs.sync_dir(&self.path);
         }
         let names = names_in(fs, &self.path).unwrap_or_default();

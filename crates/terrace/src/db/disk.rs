@@ -1,16 +1,18 @@
-//! This file fits logs, memtables and table files to a small disk.
+//! Fitting logs, memtables and table files to a small disk.
 //!
-//! Where the buffer is memory, what it has stays in logs until it is in table files, so it is on the disk twice for a
-//! while. Logs that took most of the disk would leave no room for the tables by which they go, and the database would
-//! be full with little in it. A large memtable or a large table of the buffer is such a step as well.
+//! If the buffer is in memory, its data stays in logs until it is in table files, so it is on the
+//! disk twice for a while. Logs that took most of the disk would leave no space for the tables that
+//! retire them, and the database would be full with little data in it. A large memtable or a large
+//! table of the buffer has the same effect.
 //!
-//! A pool grows until its device is full. Where that is less than the pool may take, sizes follow the device: a memtable of
-//! the usual size could be most of it. A pool beside table files takes half of their disk at most.
+//! A pool grows until its device is full. If the device is smaller than the pool may become, sizes
+//! follow the device: a memtable of the usual size could take most of it. A pool on the same disk
+//! as table files takes at most half of it.
 //!
-//! On a full disk table files are rewritten one at a time in room that is kept for the largest, so a large one would
-//! keep much of the disk from everything else.
+//! On a full disk table files are rewritten one at a time in space that is reserved for the
+//! largest, so a large one would reserve much of the disk.
 //!
-//! Where a disk has no room even so, it says how to go on.
+//! If a disk has no space even so, the error says how to continue.
 
 use std::io;
 use std::path::Path;
@@ -24,38 +26,40 @@ use crate::parts::manifest::LogPlace;
 use crate::stages::Ground;
 use crate::stages::names::log_file_name;
 
-/// Logs take at most one part in so many of the disk.
+/// Logs take at most 1/`LOGS` of the disk.
 const LOGS: u64 = 4;
-/// A memtable is at most one part in so many of what logs take.
+/// A memtable is at most 1/`MEMTABLES` of the size of logs.
 const MEMTABLES: u64 = 8;
-/// About what a new database takes with the sizes that fit a small disk.
+/// The approximate size of a new database on a small disk.
 const NEW_BYTES: u64 = 2 << 20;
-/// A table file is at most one part in so many of the disk.
+/// A table file is at most 1/`TABLE_FILES` of the disk.
 const TABLE_FILES: u64 = 32;
-/// The least that a table file is made.
+/// The minimum size of a table file.
 const TABLE_FILE_BYTES_MIN: u64 = 64 << 10;
-/// The least that a memtable is made.
+/// The minimum size of a memtable.
 const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
-/// On a device that is smaller than the pool may become, a memtable and an extent are at most one part in so many of it.
+/// On a device smaller than the pool may become, a memtable and an extent are at most
+/// 1/`POOL_PIECES` of it.
 const POOL_PIECES: u64 = 32;
 const PAGE_BYTES: u64 = 4096;
 /// The step in which a pool grows.
 const POOL_STEP_BYTES: u64 = 64 << 20;
-/// It is at most one part in so many of what is free on the pool's device.
+/// The step is at most 1/`POOL_STEPS` of the free space on the pool's device.
 const POOL_STEPS: u64 = 8;
-/// The least that it is made.
+/// The minimum of the step.
 const POOL_STEP_BYTES_MIN: u64 = 1 << 20;
 
 impl DbBuilder {
-    /// Returns the step in which a pool grows: on a small device its first must leave room for the folder.
+    /// Returns the step in which a pool grows: on a small device the first step must leave space
+    /// for the directory.
     pub(super) fn pool_step(&self, config: &PoolConfig) -> u64 {
         let free = config.backing.free_bytes();
         let part = free.map_or(POOL_STEP_BYTES, |free| free / POOL_STEPS);
         part.clamp(POOL_STEP_BYTES_MIN, POOL_STEP_BYTES)
     }
 
-    /// Lowers the sizes of logs, memtables and table files for this opening to what fits the disk, which is what is free
-    /// and what the database has on it already. The options that are kept stay as they were stated.
+    /// Lowers the sizes of logs, memtables and table files for this opening to what fits the disk:
+    /// its free space and the database's present files. The kept options stay as they were stated.
     pub(super) fn fit_disk(&self, ground: &mut Ground) {
         if self.options.read_only {
             return;
@@ -94,15 +98,15 @@ impl DbBuilder {
         if in_files {
             front.log_bytes_max = front.log_bytes_max.min(logs_max);
         }
-        // With a budget of memory they are as large as that says, and so is what may be in one.
+        // A memory budget determines their size, and the largest entry depends on it.
         if ground.options.memory_bytes.is_none() {
             let most = logs_max / MEMTABLES / PAGE_BYTES * PAGE_BYTES;
             front.memtable_bytes = front.memtable_bytes.min(most);
         }
     }
 
-    /// Takes the room on the device of the pool for the size of the pool if that is less, and lowers the sizes of
-    /// memtables and of extents to what fits it. `tables`: the bytes of table files.
+    /// Limits the size of the pool to the room on its device, and lowers the sizes of memtables and
+    /// of extents to fit. `tables`: the bytes of table files.
     fn fit_pool(&self, ground: &mut Ground, tables: u64) {
         let (Some(path), Some(mut room)) = (&self.options.pool.path, ground.pool.device_room())
         else {
@@ -111,7 +115,8 @@ impl DbBuilder {
         let options = &mut ground.options;
         if options.design_of_new().keeps_table_files() && self.is_on_disk_of(&self.path.join(path))
         {
-            // A pool that took all of it would leave no room for the table files into which it is drained.
+            // A pool that took all of it would leave no space for the table files into which it is
+            // drained.
             room = ((room + tables) / 2).max(ground.pool.usage().committed);
             ground.pool.grow_to_at_most(room);
         }
@@ -130,19 +135,20 @@ impl DbBuilder {
         }
     }
 
-    /// Returns whether the folder is on the same disk as the file `pool`, which is one of the operating system.
+    /// Returns whether the directory is on the same disk as the file `pool`, which is a file of the
+    /// operating system.
     fn is_on_disk_of(&self, pool: &Path) -> bool {
         let disk = |id: io::Result<Option<(u64, u64)>>| id.ok().flatten().map(|(disk, _)| disk);
         let both = disk(OsFs.identity(pool)).zip(disk(self.fs.identity(&self.path)));
         both.is_some_and(|(one, other)| one == other)
     }
 
-    /// The refusal of an opening to write, with the way on where a disk is full.
+    /// Adds advice to the error of an open for writing if a disk is full.
     pub(super) fn with_way_on(&self, e: Error, exists: bool) -> Error {
         if e.kind() != ErrorKind::Full || self.options.read_only {
             return e;
         }
-        // A pool without room for a log has none for a reader's either.
+        // A pool without room for a log has no room for that of a reader either.
         let source = std::error::Error::source(&e);
         let of_pool = source.is_some_and(|source| source.downcast_ref::<AllocError>().is_some());
         let text = match (exists, of_pool) {

@@ -1,4 +1,4 @@
-//! The open database that handles share, and its end.
+//! The open database that handles share, and its close.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,40 +14,40 @@ use crate::engine::recover::RecoveryReport;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Since, event};
 
-/// What all handles of one opening share. It closes with the last of them.
+/// The shared state of all handles of one opening. It closes with the last of them.
 pub(super) struct Handle {
     pub(super) engine: Arc<Engine>,
     pub(super) path: PathBuf,
-    /// Where the folder is.
+    /// The file system that contains the directory.
     pub(super) fs: Arc<dyn FileSystem>,
-    /// The folder as this database sees it: what it has changed lies in memory, if it is only read.
+    /// The directory as this database sees it: if it is only read, its changes are in memory.
     pub(super) files: Arc<dyn FileSystem>,
     pub(super) recovery: RecoveryReport,
     /// Guards the catalog of keyspaces while one is created or dropped.
     pub(super) catalog: Mutex<()>,
-    /// Told how far a close has come.
+    /// Receives the progress of a close.
     pub(super) progress: Option<ProgressHook>,
-    /// Records the calls of users, if somebody wants that.
+    /// Records the calls of users, if they are traced.
     pub(super) trace: Option<Arc<Trace>>,
     /// Keeps other processes out until the database is closed.
     pub(super) lock: Mutex<Option<Box<dyn FileLock>>>,
 }
 
 impl Handle {
-    /// Lets others open the database, though handles of it are left.
+    /// Releases the locks, so that others can open the database although handles remain.
     fn unlock(&self) {
         self.engine.ground.pool.unlock();
         *self.lock.lock() = None;
     }
 
-    /// Closes, and with `gives_up` also where `Volatile` entries are lost by it.
+    /// Closes the database; with `gives_up` even if that loses `Volatile` entries.
     pub(super) fn close(&self, gives_up: bool) -> Result<()> {
         let begun = Since::now();
         let db = self.engine.ground.db;
         let result = self.close_once(gives_up);
         match &result {
             Ok(()) => event!(info, "terrace::open", db, "closed in {begun}"),
-            // There was nothing left to close.
+            // It was closed before.
             Err(e) if e.kind() == ErrorKind::Closed => {}
             Err(e) => event!(
                 warn,
@@ -69,7 +69,7 @@ impl Handle {
             self.unlock();
             return self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
         }
-        // A full pool or disk must not keep anyone from closing: the log has what is not written out.
+        // A full pool or disk must not prevent a close: the log has what is not written out.
         let written_out = engine.write_out(&|done, total| {
             if let Some(progress) = &self.progress {
                 progress(&Progress {
@@ -93,7 +93,8 @@ impl Handle {
             return Err(Error::closed());
         }
         engine.stop();
-        // A job may have failed since the last call, and only the caller of this one can be told.
+        // A job may have failed since the last call, and only the caller of this one can learn of
+        // it.
         let sealed_off = engine.check_not_failed().and_then(|()| engine.seal_off());
         let result = written_out.and(sealed_off);
         if result.is_ok() {
@@ -108,8 +109,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.engine.is_foreign() {
-            // Its parts would remove files that they take for replaced, and wait for locks and threads that
-            // this process has not.
+            // Its parts would remove files that they believe replaced, and wait for locks and
+            // threads that this process does not have.
             std::mem::forget(Arc::clone(&self.engine));
             return;
         }

@@ -1,4 +1,4 @@
-//! This file is bulk load: sorted pairs that go into the tables of a database directly.
+//! Bulk load: sorted pairs written directly into the tables of a database.
 
 use std::time::SystemTime;
 
@@ -11,12 +11,12 @@ use crate::types::KEY_BYTES_MAX;
 /// The longest value in bytes.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 
-/// A bulk load: pairs in the order of their keys, written once, past log and memtables. All of them
-/// appear at once when [`finish`](Ingest::finish) returns, or none does, after a crash too.
+/// A bulk load: pairs in key order, written once, bypassing logs and memtables. All of them become
+/// visible at once when [`finish`](Ingest::finish) returns, or none does, even after a crash.
 ///
-/// They are newer than everything that was written before `finish` was called: a pair takes the
-/// place of one with the same key, and snapshots taken before do not see it. Dropping the value
-/// instead of finishing it leaves nothing.
+/// They are newer than everything written before `finish` was called: a pair replaces one with the
+/// same key, and earlier snapshots do not see it. If the value is dropped without `finish`, nothing
+/// is added.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -34,7 +34,7 @@ pub struct Ingest {
     entries: Entries,
 }
 
-/// What an ingest has written.
+/// The result of an ingest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IngestReport {
@@ -52,13 +52,13 @@ impl Db {
 }
 
 impl Keyspace {
-    /// Begins a bulk load into this keyspace. A database has one at a time.
+    /// Begins a bulk load into this keyspace. A database can have one at a time.
     ///
-    /// Designs with table files write them, and the pool is not needed for the data. `MioDb` writes
-    /// tables in its pool, where all of it must have room at once.
+    /// Designs with table files write them, and the data needs no space in the pool. `MioDb` writes
+    /// tables in its pool, which must have space for all of them at once.
     ///
     /// # Errors
-    /// `Invalid` when another one has not ended or the keyspace was dropped, `Unsupported` for a
+    /// `Invalid` if another ingest is in progress or the keyspace was dropped, `Unsupported` for a
     /// database that keeps its tables in plain memory, `Stopped`, `Closed`.
     pub fn ingest(&self) -> Result<Ingest> {
         let entries = self.engine().ingest(self.id())?;
@@ -67,19 +67,19 @@ impl Keyspace {
 }
 
 impl Ingest {
-    /// Adds the next pair. Its key must be above the last one's. What was added is on the medium
-    /// by and by, in tables that nothing names.
+    /// Adds the next pair. Its key must be above the last one's. Added pairs are written to the
+    /// medium gradually, in tables that nothing names yet.
     ///
     /// # Errors
     /// `Invalid` for a key that is not above the last one, over 64 KiB, or a value that is too
     /// large: the pair is left out and the next may follow. `Full`, `Io`, `Stopped`, `Closed`: the
-    /// ingest cannot go on, and leaves nothing.
+    /// ingest cannot continue, and adds nothing.
     pub fn add(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.add_pair(key.as_ref(), value.as_ref(), 0)
     }
 
-    /// Adds the next pair, which is absent from the moment `expiry` on; see
-    /// [`Db::put_with_expiry`]. Otherwise as [`add`](Ingest::add).
+    /// Adds the next pair, which expires at `expiry`; see [`Db::put_with_expiry`]. Otherwise as
+    /// [`add`](Ingest::add).
     pub fn add_with_expiry(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -109,15 +109,15 @@ impl Ingest {
         self.entries.add(key, value, expiry)
     }
 
-    /// Makes everything durable and lets it appear at once.
+    /// Makes everything durable and visible at once.
     ///
-    /// Writers wait while it appears: for one manifest edit, and for older entries between the
-    /// first and the last key that were written in this moment to move out of the way.
+    /// Writers wait during that step: for one manifest edit, and until older entries between the
+    /// first and the last key that were written just before have moved down.
     ///
     /// # Errors
-    /// `Full`, `Io`, `Stopped`, `Closed`, and `Invalid` after an `add` that failed, or when the
-    /// keyspace was dropped. Nothing of it has appeared then, unless the error is `Stopped` or comes
-    /// from the manifest; then reopening the database shows all of it or nothing.
+    /// `Full`, `Io`, `Stopped`, `Closed`, and `Invalid` after a failed `add`, or if the keyspace
+    /// was dropped. None of the pairs is visible then, unless the error is `Stopped` or comes from
+    /// the manifest; then reopening the database shows all of them or none.
     pub fn finish(self) -> Result<IngestReport> {
         let (entries, bytes) = self.entries.finish()?;
         Ok(IngestReport { entries, bytes })

@@ -1,11 +1,10 @@
-//! This file is the iterator: versions and tombstones of all sources folded into user pairs, both
-//! ways.
+//! The iterator: versions and tombstones of all sources folded into user pairs, in both directions.
 //!
-//! Pairs are fetched in chunks that start small and grow, so a short scan copies little and a long
-//! one pays for its bookkeeping once in some hundred pairs. While a chunk is fetched every source is
-//! held still; between chunks sources move nodes freely. If the view has changed, or a list was
-//! relinked, the next chunk begins with a seek behind the last key; that is exact since the
-//! iterator's sequence number is registered and no version that it sees is dropped.
+//! Pairs are fetched in chunks that start small and grow, so a short scan copies little and a long one pays for its
+//! bookkeeping once in some hundred pairs. While a chunk is fetched every source is held still; between chunks
+//! sources move nodes freely. If the view has changed, or a list was relinked, the next chunk begins with a seek past
+//! the last key; that is exact since the iterator's sequence number is registered and no version that it sees is
+//! dropped.
 
 use std::cmp::Ordering as Order;
 use std::iter::FusedIterator;
@@ -31,45 +30,44 @@ use super::bounds::{Bounds, Place};
 use super::pair::{End, KeyValue, PairRef, Ready};
 use super::trace::ScanTrace;
 
-/// Pairs in the largest chunk; `Limits::chunk_bytes` are bytes after which a chunk ends early.
+/// Pairs in the largest chunk; a chunk ends early after `Limits::chunk_bytes` bytes.
 const CHUNK_PAIRS: usize = 256;
-/// The pairs of its first chunk; each has twice as many as the one before. More: fewer chunks, and more that a short
-/// scan never hands out.
+/// Pairs in the first chunk; each chunk has twice as many as the one before. With more there are fewer chunks, and
+/// more pairs that a short scan never returns.
 const CHUNK_PAIRS_FIRST: usize = 2;
-/// Bytes after which the first chunks end. Later ones have a quarter of what came before them, so that of large
-/// pairs few are fetched that nobody asks for.
+/// Bytes after which the first chunks end. Later ones have a quarter of the bytes before them, so that few large
+/// pairs are fetched in vain.
 const CHUNK_BYTES_FIRST: usize = 4 << 10;
-/// Entries looked at, tombstones included, after which a chunk may end without a pair.
+/// Entries looked at, including tombstones, after which a chunk may end without a pair.
 const CHUNK_ENTRIES: usize = 4096;
-/// Versions of one key stepped over one by one before a seek is the shorter way.
+/// Versions of one key that are stepped over before a seek is cheaper.
 const STEPS_BEFORE_SEEK: usize = 8;
-/// Levels of a tower by which the first and the widest step backward go.
+/// Tower levels used by the first and the widest step backward.
 const BREADTH_FIRST: usize = 1;
 const BREADTH_MAX: usize = 5;
 
-/// A value, and the moment from which on its key is absent, if there is one.
+/// A value and its expiry, if it has one.
 pub type ExpiringValue = (Vec<u8>, Option<SystemTime>);
 
-/// What a read found, as users see it.
+/// Converts the result of a read to the public form.
 pub(super) fn with_expiry((value, expiry): (Vec<u8>, Millis)) -> ExpiringValue {
     (value, (expiry != 0).then(|| time_of(expiry)))
 }
 
-/// Pairs in the order of their keys; [`rev`](Iterator::rev) gives them in the opposite order.
+/// An iterator over pairs in key order; [`rev`](Iterator::rev) reverses it.
 ///
-/// Sees what was visible when it was made, whatever is written since. Owns all that it needs. After
-/// an error it ends.
+/// It sees the state at its creation, despite later writes. It owns all that it needs. After an error it ends.
 pub struct Iter {
     engine: Arc<Engine>,
     seq: SeqNo,
-    /// What has expired by then is absent.
+    /// Entries that have expired by this time are absent.
     time: Millis,
     keyspace: u32,
     view: Arc<View>,
     cursor: MergeCursor,
-    /// The cursor is at `front`, if nothing was relinked since.
+    /// Whether the cursor is at `front`, if nothing was relinked since.
     positioned: bool,
-    /// What is between these places has not been fetched.
+    /// Pairs between these places are not fetched yet.
     front: Place,
     back: Place,
     fetched_front: Ready,
@@ -79,11 +77,11 @@ pub struct Iter {
     front_bytes: usize,
     breadth: usize,
     failed: bool,
-    /// Tells how far the scan went, if somebody wants that.
+    /// Records how far the scan went, if calls are traced.
     trace: Option<Box<ScanTrace>>,
-    /// What the pairs take, where there is a budget for memory.
+    /// The memory of the pairs, if there is a memory budget.
     lease: Option<Lease>,
-    /// Keeps the database open, if this is a user's; the last to go.
+    /// Keeps the database open, for an iterator of a user. Dropped last.
     handle: Option<Arc<Handle>>,
 }
 
@@ -97,7 +95,7 @@ impl Drop for Iter {
     }
 }
 
-/// BOUND: damaged links may go round; then keys stop ascending, and the scan ends here.
+/// BOUND: damaged links may form a cycle; then keys stop ascending, and the scan ends here.
 fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
     if ascends {
         return Ok(());
@@ -109,7 +107,7 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
     )))
 }
 
-/// The value of the entry under the cursor, unless it deletes the key or has expired at a time.
+/// Returns the value of the entry under the cursor, unless it deletes the key or has expired by `time`.
 #[inline]
 fn live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<Option<Value<'_>>> {
     if kind != EntryKind::Put as u8 {
@@ -119,7 +117,7 @@ fn live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<Option<Value<'_>
     Ok((!is_past(value.expiry, time)).then_some(value))
 }
 
-/// Counts one more pair of so many bytes, before it is made.
+/// Counts one more pair of `bytes` before it is created.
 #[inline]
 fn count(lease: &mut Option<Lease>, engine: &Engine, bytes: usize) -> Result<()> {
     let Some(lease) = lease else {
@@ -136,7 +134,7 @@ fn cursor_over(view: &View) -> MergeCursor {
 }
 
 impl Iter {
-    /// An iterator at `seq`, of which it takes over one registration.
+    /// Creates an iterator at `seq`, and takes over one registration of it.
     pub(super) fn new(
         engine: &Arc<Engine>,
         keyspace: u32,
@@ -169,7 +167,7 @@ impl Iter {
             },
             handle: None,
         };
-        // From here on dropping `iter` gives the registration back.
+        // From here on dropping `iter` releases the registration.
         engine.check_open()?;
         engine.check_keyspace(keyspace)?;
         Ok(iter)
@@ -181,7 +179,7 @@ impl Iter {
         self
     }
 
-    /// Counts pairs in `trace`, which records them in the end.
+    /// Counts pairs in `trace`, which records them at the end.
     pub(super) fn record_to(&mut self, trace: Option<ScanTrace>) {
         self.trace = trace.map(Box::new);
     }
@@ -205,7 +203,7 @@ impl Iter {
         Ok(())
     }
 
-    /// Counts the pairs that lie ready, and no more: others were handed out since.
+    /// Counts only the ready pairs: others were returned since.
     fn count_ready(&mut self) -> Result<()> {
         let Some(lease) = &mut self.lease else {
             return Ok(());
@@ -241,7 +239,7 @@ impl Iter {
         result
     }
 
-    /// Takes pairs from the cursor on; counts what it looked at.
+    /// Takes pairs from the cursor onward, and counts the entries looked at.
     fn collect_front(&mut self, looked_at: &mut usize) -> Result<()> {
         let view = Arc::clone(&self.view);
         let ranges = view.ranges.as_deref();
@@ -251,7 +249,7 @@ impl Iter {
         let mut bytes = 0;
         let mut last: Option<Vec<u8>> = None;
         while self.fetched_front.len() < self.chunk_pairs && bytes < chunk_bytes {
-            // A long run of tombstones must not hold the sources still for long.
+            // A long run of tombstones must not hold the sources for long.
             *looked_at += 1;
             if *looked_at > CHUNK_ENTRIES && last.is_some() {
                 break;
@@ -296,7 +294,7 @@ impl Iter {
             }
             self.skip_versions(last.as_deref())?;
         }
-        // The last key that was looked at, a pair's or a tombstone's.
+        // The last key looked at, that of a pair or of a tombstone.
         let Some(key) = last.as_deref().or(self.fetched_front.last_key()) else {
             return Ok(());
         };
@@ -304,7 +302,7 @@ impl Iter {
         Ok(())
     }
 
-    /// Goes on past keys from `key` on that the range delete over it covers; returns the steps.
+    /// Skips keys from `key` on that the range delete over it covers. Returns the number of steps.
     #[cold]
     fn pass_deleted(&mut self, ranges: &RangeSet, key: &[u8]) -> Result<usize> {
         let Some(cover) = ranges.cover(self.keyspace, key, self.seq) else {
@@ -341,7 +339,7 @@ impl Iter {
         })
     }
 
-    /// Steps over the older versions of the key just taken: `deleted`, or that of the last pair.
+    /// Skips the older versions of the key just taken: `deleted`, or that of the last pair.
     #[inline]
     fn skip_versions(&mut self, deleted: Option<&[u8]>) -> Result<()> {
         for step in 0.. {
@@ -363,7 +361,7 @@ impl Iter {
                 }
             }
             if step >= STEPS_BEFORE_SEEK {
-                // A key with very many versions: go behind them all.
+                // A key with very many versions: seek past them all.
                 let behind = Place::after(self.keyspace, key);
                 return self.cursor.seek(&behind.target());
             }
@@ -371,8 +369,7 @@ impl Iter {
         Ok(())
     }
 
-    /// Fetches the next chunk from the back. It may come out empty while there is more: then the
-    /// place has moved.
+    /// Fetches the next chunk from the back. It may be empty although there is more: the place has moved then.
     fn fetch_back(&mut self) -> Result<()> {
         self.hold()?;
         self.count_ready()?;
@@ -382,7 +379,7 @@ impl Iter {
         self.engine.check_keyspace(self.keyspace)?;
         self.positioned = false;
         let full = self.lease.as_ref().is_some_and(|lease| {
-            // The next step brings about three times as much.
+            // The next step fetches about three times as much.
             let chunk_bytes = self.engine.ground.memory.limits.chunk_bytes;
             lease.bytes() > chunk_bytes as u64 / 4
         });
@@ -394,8 +391,8 @@ impl Iter {
     }
 
     fn fill_back(&mut self) -> Result<()> {
-        // A place some entries before the end: the latest of those that the sources propose, so that
-        // no source has many entries behind it.
+        // A place some entries before the end: the latest of those that the sources propose, so that no source has
+        // many entries after it.
         let view = Arc::clone(&self.view);
         let ranges = view.ranges.as_deref();
         let place = self.place_before(ranges)?;
@@ -409,7 +406,7 @@ impl Iter {
             start
         };
         self.cursor.seek(&start.target())?;
-        // Empty, but for its memory.
+        // Empty, except for its allocation.
         let mut pairs = std::mem::take(&mut self.fetched_back);
         let mut last: Vec<u8> = Vec::new();
         let mut any = false;
@@ -464,8 +461,8 @@ impl Iter {
         Ok(())
     }
 
-    /// A place some entries before the end, if there are so many; those not counted that a range
-    /// delete covers up to the end.
+    /// Returns a place some entries before the end, if there are enough, not counting those that a range delete
+    /// covers up to the end.
     fn place_before(&mut self, ranges: Option<&RangeSet>) -> Result<Option<(u32, Vec<u8>)>> {
         let end = match ranges {
             Some(_) => self.back.end_in(self.keyspace),
@@ -484,7 +481,7 @@ impl Iter {
 }
 
 impl Iter {
-    /// The next pair, without an allocation: it lies in the iterator, and is gone with the next call.
+    /// Returns the next pair without an allocation: it is stored in the iterator, and valid until the next call.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -499,7 +496,7 @@ impl Iter {
     /// ```
     ///
     /// # Errors
-    /// As those of [`Iterator::next`].
+    /// As [`Iterator::next`].
     #[inline]
     pub fn next_ref(&mut self) -> Option<Result<PairRef<'_>>> {
         match self.ready(End::Front)? {
@@ -508,10 +505,10 @@ impl Iter {
         }
     }
 
-    /// The next pair from the back, as [`Iter::next_ref`].
+    /// Returns the next pair from the back, as [`Iter::next_ref`].
     ///
     /// # Errors
-    /// As those of [`Iterator::next`].
+    /// As [`Iterator::next`].
     #[inline]
     pub fn next_back_ref(&mut self) -> Option<Result<PairRef<'_>>> {
         match self.ready(End::Back)? {
@@ -520,7 +517,7 @@ impl Iter {
         }
     }
 
-    /// The ready pairs that have the next one at this end; `None` when there is none.
+    /// Returns the ready pairs that contain the next one at this end; `None` if there is none.
     #[inline]
     fn ready(&mut self, end: End) -> Option<Result<&mut Ready>> {
         // BOUND: each fetch moves `front` and `back` towards each other.

@@ -1,8 +1,8 @@
-//! This file is keyspaces: named sets of keys in one database, and the catalog that names them.
+//! Keyspaces: named sets of keys in one database, and the catalog that names them.
 //!
-//! The catalog is entries of the system keyspace, written through the log like any other: a name
-//! leads to an id, ids are never used again, and a dropped id is remembered until a database is opened
-//! that has nothing of it. Dropping writes one entry; the space comes back as tables drain.
+//! The catalog consists of entries in the system keyspace, written through the log like any other:
+//! a name maps to an id, ids are never reused, and a dropped id is remembered until an open finds
+//! no data of it. Dropping writes one entry; the space is freed as tables drain.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::parts::ranges::layout::SHADOW;
 use crate::stages::Source;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, SYSTEM_KEYSPACE};
 
-/// The name of the keyspace that calls without a keyspace use.
+/// The name of the keyspace for calls without a keyspace.
 pub(crate) const DEFAULT_NAME: &str = "default";
 const NAME_BYTES_MAX: usize = 255;
 const NAMES: &str = "name/";
@@ -60,7 +60,8 @@ impl Keyspace {
         self.id
     }
 
-    /// The id, for calls on `engine`; an error when the keyspace is another database's.
+    /// Returns the id, for calls on `engine`, or an error if the keyspace belongs to another
+    /// database.
     pub(super) fn id_in(&self, engine: &Arc<Engine>) -> Result<u32> {
         match Arc::ptr_eq(self.engine(), engine) {
             true => Ok(self.id),
@@ -68,17 +69,17 @@ impl Keyspace {
         }
     }
 
-    /// The keyspace's name.
+    /// Returns the keyspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Sets `key` to `value`. Errors as [`Db::put`], and `Invalid` when the keyspace was dropped.
+    /// Sets `key` to `value`. Errors as [`Db::put`], and `Invalid` if the keyspace was dropped.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.db.options().durability)
     }
 
-    /// Sets `key` to `value` with the durability given.
+    /// Sets `key` to `value` with the given durability.
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -94,7 +95,7 @@ impl Keyspace {
         )
     }
 
-    /// Sets `key` to `value` for as long as `ttl`; see [`Db::put_with_ttl`].
+    /// Sets `key` to `value` for the duration `ttl`; see [`Db::put_with_ttl`].
     pub fn put_with_ttl(
         &self,
         key: impl AsRef<[u8]>,
@@ -106,7 +107,7 @@ impl Keyspace {
         self.db.write(batch, self.db.options().durability)
     }
 
-    /// Sets `key` to `value` until the moment `expiry`; see [`Db::put_with_expiry`].
+    /// Sets `key` to `value` until the time `expiry`; see [`Db::put_with_expiry`].
     pub fn put_with_expiry(
         &self,
         key: impl AsRef<[u8]>,
@@ -118,25 +119,25 @@ impl Keyspace {
         self.db.write(batch, self.db.options().durability)
     }
 
-    /// Deletes `key`; no error when it is absent.
+    /// Deletes `key`. It is no error if the key is absent.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.db.options().durability)
     }
 
-    /// Deletes `key` with the durability given.
+    /// Deletes `key` with the given durability.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.db
             .write_one(EntryKind::Delete, self.id, key.as_ref(), &[], durability)
     }
 
-    /// Deletes all keys in `bounds`, at the cost of one entry however many there are. Bounds between
-    /// which no key is, as of a range whose end comes before its start, delete nothing. Their space comes
-    /// back in the background.
+    /// Deletes all keys in `bounds`, at the cost of one entry whatever their number. Empty bounds,
+    /// such as a range whose end comes before its start, delete nothing. The space is freed in the
+    /// background.
     pub fn delete_range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<()> {
         self.delete_range_with(bounds, self.db.options().durability)
     }
 
-    /// Deletes all keys in `bounds` with the durability given.
+    /// Deletes all keys in `bounds` with the given durability.
     pub fn delete_range_with<K: AsRef<[u8]>>(
         &self,
         bounds: impl RangeBounds<K>,
@@ -148,56 +149,56 @@ impl Keyspace {
         self.db.write(batch, durability)
     }
 
-    /// The value of `key`, `None` when it is absent.
+    /// Returns the value of `key`, or `None` if it is absent.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let found = self.db.engine().get(self.id, key.as_ref(), None)?;
         self.db.trace_gets(self.id, &[key]);
         Ok(found)
     }
 
-    /// The value of `key` and the moment from which on it is absent; see [`Db::get_with_expiry`].
+    /// Returns the value of `key` and its expiry; see [`Db::get_with_expiry`].
     pub fn get_with_expiry(&self, key: impl AsRef<[u8]>) -> Result<Option<ExpiringValue>> {
         let found = self.db.engine().get_expiring(self.id, key.as_ref(), None)?;
         self.db.trace_gets(self.id, &[key]);
         Ok(found.map(with_expiry))
     }
 
-    /// The values of `keys` at one moment.
+    /// Returns the values of `keys` at one moment.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         let found = self.db.engine().multi_get(self.id, keys, None)?;
         self.db.trace_gets(self.id, keys);
         Ok(found)
     }
 
-    /// All pairs.
+    /// Returns an iterator over all pairs.
     pub fn iter(&self) -> Result<Iter> {
         self.db.scan(self.id, Bounds::all())
     }
 
-    /// The pairs whose keys lie in `bounds`.
+    /// Returns an iterator over the pairs whose keys are in `bounds`.
     pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<Iter> {
         self.db.scan(self.id, Bounds::of(&bounds))
     }
 
-    /// The pairs whose keys begin with `prefix`.
+    /// Returns an iterator over the pairs whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Iter> {
         self.db.scan(self.id, Bounds::prefix(prefix.as_ref()))
     }
 
-    /// Moves what is in `bounds` now as deep into the bottom as it can go; see
+    /// Moves the current contents of `bounds` as deep into the bottom as they can go; see
     /// [`Db::compact_range`].
     pub fn compact_range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<()> {
         self.db.compact(self.id, &Bounds::of(&bounds))
     }
 
-    /// About how many bytes the pairs in `bounds` take.
+    /// Returns the approximate bytes of the pairs in `bounds`.
     pub fn approximate_size<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<u64> {
         self.db
             .approximate(self.id, &Bounds::of(&bounds))
             .map(|(_, bytes)| bytes)
     }
 
-    /// About how many pairs there are; superseded versions are counted too.
+    /// Returns the approximate number of pairs, including superseded versions.
     pub fn approximate_len(&self) -> Result<u64> {
         self.db
             .approximate(self.id, &Bounds::all())
@@ -205,10 +206,10 @@ impl Keyspace {
     }
 }
 
-/// BOUND: of so many dropped ids one opening asks whether anything is left.
+/// BOUND: an open checks at most this many dropped ids for remaining data.
 const FORGET_MAX: usize = 1000;
 
-/// Reads the ids that were dropped from the catalog.
+/// Reads the ids of dropped keyspaces from the catalog.
 fn dropped_ids(engine: &Arc<Engine>) -> Result<Vec<u32>> {
     let mut dropped = Vec::new();
     for record in records(engine, DROPPED)? {
@@ -225,14 +226,13 @@ fn dropped_ids(engine: &Arc<Engine>) -> Result<Vec<u32>> {
     Ok(dropped)
 }
 
-/// Reads which keyspaces were dropped, and returns those of which nothing is left. Only while a database is
-/// being opened can that be told: every log that may be replayed has been, and whatever it had of a
-/// keyspace is in a source; no job moves entries yet, and nobody has a handle of before. And only after a
-/// `clean` close.
+/// Reads which keyspaces were dropped, and returns those without remaining data. Only an open can
+/// decide that: every log that may be replayed has been, so all data of a keyspace is in a source;
+/// no job moves entries yet, and no handle from before exists. And only after a `clean` close.
 ///
-/// CRASH: on `Mapped` never. What was taken out of a table is in its extents still, and after power loss
-/// tables are rebuilt of all that lies there: nothing would say any more that it was dropped. Elsewhere what
-/// a killed process did last need not be durable.
+/// CRASH: on `Mapped` never. Entries removed from a table are still in its extents, and after power
+/// loss tables are rebuilt from everything in them: nothing would record the drop any more.
+/// Elsewhere the last writes of a killed process need not be durable.
 pub(super) fn load_dropped(engine: &Arc<Engine>, clean: bool) -> Result<Vec<u32>> {
     let sources = &engine.views.hold().sources;
     let told = clean && engine.ground.pool.medium() != Medium::Mapped;
@@ -250,9 +250,10 @@ pub(super) fn load_dropped(engine: &Arc<Engine>, clean: bool) -> Result<Vec<u32>
     Ok(gone)
 }
 
-/// Removes the records of dropped ids of which nothing is left, or there would be more of them for ever.
+/// Removes the records of dropped ids without remaining data, so that their number does not grow
+/// forever.
 ///
-/// CRASH: with a record the next opening asks again; without it there is nothing that it would hide.
+/// CRASH: with a record the next open checks again; without it there is nothing that it would hide.
 pub(super) fn forget(engine: &Arc<Engine>, gone: &[u32]) -> Result<()> {
     let mut batch = Batch::default();
     for id in gone {
@@ -263,13 +264,14 @@ pub(super) fn forget(engine: &Arc<Engine>, gone: &[u32]) -> Result<()> {
         return Ok(());
     }
     match engine.write(&mut batch, Durability::Buffered) {
-        // There will be another opening.
+        // The next open tries again.
         Err(e) if e.kind() == ErrorKind::Full => Ok(()),
         other => other,
     }
 }
 
-/// Whether a source has any entry of a keyspace, versions that nobody can read among them.
+/// Returns whether a source contains any entry of a keyspace, including versions that no reader can
+/// see.
 fn has_any(source: &dyn Source, keyspace: u32) -> Result<bool> {
     let mut cursor = source.cursor();
     cursor.hold();
@@ -318,7 +320,7 @@ pub(super) enum Record {
 }
 
 impl Record {
-    /// The record with this key and value; `None` when they make no sense.
+    /// Returns the record with this key and value; `None` if they are malformed.
     pub(super) fn of(key: &[u8], value: &[u8]) -> Option<Record> {
         let key = std::str::from_utf8(key).ok()?;
         if let Some(id) = key.strip_prefix(DROPPED) {
@@ -350,10 +352,10 @@ fn id_of(value: &[u8], name: &[u8]) -> Result<u32> {
 }
 
 impl Db {
-    /// Opens the keyspace `name`, and creates it where there is none.
+    /// Opens the keyspace `name`, and creates it if it does not exist.
     ///
     /// # Errors
-    /// `Invalid` when the name is empty or longer than 255 bytes; errors of a write.
+    /// `Invalid` if the name is empty or longer than 255 bytes; errors of a write.
     pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!(
@@ -384,7 +386,7 @@ impl Db {
         Ok(Keyspace::new(self, id, name))
     }
 
-    /// Opens the keyspace `name`; `None` when there is none.
+    /// Opens the keyspace `name`; `None` if it does not exist.
     pub fn keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
         if name == DEFAULT_NAME {
             return Ok(Some(self.default_keyspace()));
@@ -396,7 +398,7 @@ impl Db {
         {
             Some(value) => {
                 let id = id_of(&value, record.as_bytes())?;
-                // One that is being dropped takes no calls any more.
+                // A keyspace that is being dropped takes no more calls.
                 let is_there = !self.engine().ground.dropped.contains(id);
                 Ok(is_there.then(|| Keyspace::new(self, id, name)))
             }
@@ -404,12 +406,12 @@ impl Db {
         }
     }
 
-    /// The keyspace that calls without a keyspace use; its name is "default".
+    /// Returns the keyspace for calls without a keyspace; its name is "default".
     pub fn default_keyspace(&self) -> Keyspace {
         Keyspace::new(self, DEFAULT_KEYSPACE, DEFAULT_NAME)
     }
 
-    /// The names of all keyspaces: "default", then the others in order.
+    /// Returns the names of all keyspaces: "default", then the others in order.
     pub fn list_keyspaces(&self) -> Result<Vec<String>> {
         let mut names = vec![DEFAULT_NAME.to_owned()];
         for record in records(self.engine(), NAMES)? {
@@ -425,14 +427,14 @@ impl Db {
         Ok(names)
     }
 
-    /// Drops the keyspace `name` with all its keys. False: there was none. Handles of it get
-    /// `Invalid` from then on, its snapshots and iterators too, and no call sees a part of it: a read gives
-    /// what was there or `Invalid`, and a write that is acknowledged came before the drop. The space comes
-    /// back in the background.
+    /// Drops the keyspace `name` with all its keys. Returns false if it did not exist. Handles of
+    /// it get `Invalid` from then on, its snapshots and iterators too, and no call sees a part of
+    /// it: a read returns the data or `Invalid`, and an acknowledged write came before the drop.
+    /// The space is freed in the background.
     ///
     /// # Errors
-    /// `Invalid` for "default"; errors of a write. After `Full` the keyspace is there as before; after other
-    /// errors opening the database again tells.
+    /// `Invalid` for "default"; errors of a write. After `Full` the keyspace exists as before;
+    /// after other errors, whether it exists is known only once the database is opened again.
     pub fn drop_keyspace(&self, name: &str) -> Result<bool> {
         if name == DEFAULT_NAME {
             return Err(Error::invalid("the keyspace \"default\" cannot be dropped"));
@@ -447,7 +449,7 @@ impl Db {
         Record::Dropped(keyspace.id()).write(&mut batch);
         batch.mark_freeing();
         let dropped = &self.engine().ground.dropped;
-        // Before the drop has a number, so that each write that is acknowledged is before it.
+        // Before the drop has a number, so that each acknowledged write is before it.
         dropped.refuse(keyspace.id());
         if let Err(e) = self.engine().write(&mut batch, Durability::Sync) {
             if e.kind() == ErrorKind::Full {
@@ -455,7 +457,7 @@ impl Db {
             }
             return Err(e);
         }
-        // Durable before anyone may act on it: a crash must not leave a keyspace half purged.
+        // Durable before it takes effect: a crash must not leave a keyspace half purged.
         dropped.insert(keyspace.id());
         self.engine().jobs.wake_workers();
         Ok(true)

@@ -1,4 +1,4 @@
-//! Db: what users call.
+//! The public API: [`Db`] and the types around it.
 
 mod batch;
 mod bounds;
@@ -53,33 +53,34 @@ pub use repair::{
 };
 pub use snapshot::Snapshot;
 
-/// An open database. Clones are handles to the same one, usable from any thread. The database
-/// stays open, and locked, until the last `Db`, [`Keyspace`], [`Snapshot`] and [`Iter`] of it is dropped, or
-/// until [`close`](Db::close).
+/// An open database. Clones are handles to the same database, usable from any thread. It stays
+/// open, and locked, until the last `Db`, [`Keyspace`], [`Snapshot`] and [`Iter`] of it is dropped,
+/// or until [`close`](Db::close).
 #[derive(Clone)]
 pub struct Db(Arc<Handle>);
 
 thread_local! {
-    /// The batch that single writes of this thread are encoded in.
+    /// The batch in which single writes of this thread are encoded.
     static SINGLE: RefCell<Batch> = RefCell::default();
 }
 
 impl Db {
-    /// Opens the database in the folder `path`, creating it unless the options say otherwise.
+    /// Opens the database in the directory `path`, creating it unless the options forbid that.
     ///
-    /// The options are used as they are, defaults included, and what shapes the data ([`Options::kept`])
-    /// is written to the database's OPTIONS file, if it is not what that has. To go on with what the
-    /// database was opened with before, begin with [`Options::load`], or give a builder none.
+    /// The options are used as given, defaults included, and those that shape the data
+    /// ([`Options::kept`]) are written to the database's OPTIONS file if they differ from it. To
+    /// keep the options that the database was last opened with, begin with [`Options::load`], or
+    /// use a builder without options.
     ///
     /// # Errors
-    /// `Invalid` for options that cannot be used, `Locked` when it is open elsewhere,
-    /// `Unsupported` for another design or a newer format, `Corruption` for damaged files, `Io`
-    /// and `Full` from the system.
+    /// `Invalid` for options that cannot be used, `Locked` if the database is open elsewhere,
+    /// `Unsupported` for another design or a newer format, `Corruption` for damaged files, `Io` and
+    /// `Full` from the system.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         Db::builder(path).options(options).open()
     }
 
-    /// A builder, for opening with other components than the system's.
+    /// Returns a builder, for opening with other components than the system's.
     pub fn builder(path: impl AsRef<Path>) -> DbBuilder {
         DbBuilder::new(path.as_ref())
     }
@@ -88,17 +89,17 @@ impl Db {
         &self.0.engine
     }
 
-    /// Where the database's folder is.
+    /// Returns the file system that contains the database's directory.
     pub(super) fn file_system(&self) -> &Arc<dyn FileSystem> {
         &self.0.fs
     }
 
-    /// The database's files as it sees them.
+    /// Returns the database's files as this opening sees them.
     pub(super) fn files(&self) -> &Arc<dyn FileSystem> {
         &self.0.files
     }
 
-    /// Records reads of `keys`, if somebody wants that.
+    /// Records reads of `keys`, if calls are traced.
     #[inline]
     pub(super) fn trace_gets<K: AsRef<[u8]>>(&self, keyspace: u32, keys: &[K]) {
         if let Some(trace) = &self.0.trace {
@@ -111,17 +112,17 @@ impl Db {
         &self.0.catalog
     }
 
-    /// Sets `key` to `value`, as durable as [`Options::durability`] says.
+    /// Sets `key` to `value` with the durability [`Options::durability`].
     ///
     /// # Errors
-    /// `Invalid` for a key over 64 KiB or a value that no memtable can hold, `Full` when the pool
-    /// is, `Stopped` after an earlier write failed, `Closed`, `Io`.
+    /// `Invalid` for a key over 64 KiB or a value that no memtable can hold, `Full` if the pool is
+    /// full, `Stopped` after an earlier write failed, `Closed`, `Io`.
     #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.options().durability)
     }
 
-    /// Sets `key` to `value` with the durability given.
+    /// Sets `key` to `value` with the given durability.
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -132,14 +133,14 @@ impl Db {
         self.write_one(EntryKind::Put, DEFAULT_KEYSPACE, key, value, durability)
     }
 
-    /// Sets `key` to `value` for as long as `ttl`, at least a millisecond, in whole milliseconds of the calendar, so up to
-    /// one less. From then on the key is absent, for
-    /// good: no older value comes back, and the space returns in the background. Snapshots and iterators
-    /// go on seeing what had not expired when they were made.
+    /// Sets `key` to `value` for the duration `ttl`, at least a millisecond. The expiry is in whole
+    /// milliseconds of the calendar, so it may be up to one millisecond early. After it the key is
+    /// permanently absent: no older value comes back, and the space is freed in the background.
+    /// Snapshots and iterators still see entries that had not expired when they were made.
     ///
-    /// The time is the system's, and never goes back for a database: what the store has told as expired in
-    /// an edit of its manifest (a flush, a drain, a compaction, a close) stays so after a crash with a clock
-    /// that was set back.
+    /// The time is the system's, and never goes back for a database: entries that an edit of the
+    /// manifest (a flush, a drain, a compaction, a close) has recorded as expired stay expired
+    /// after a crash, even if the clock was set back.
     ///
     /// # Errors
     /// As [`put`](Db::put).
@@ -152,8 +153,9 @@ impl Db {
         self.default_keyspace().put_with_ttl(key, value, ttl)
     }
 
-    /// Sets `key` to `value` until the moment `expiry`, which is kept in milliseconds, rounded up. From then
-    /// on the key is absent, as after [`put_with_ttl`](Db::put_with_ttl); if that is past already, from now on.
+    /// Sets `key` to `value` until the time `expiry`, which is stored in milliseconds, rounded up.
+    /// After it the key is absent, as after [`put_with_ttl`](Db::put_with_ttl); if `expiry` is in
+    /// the past, the key is absent at once.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -177,12 +179,12 @@ impl Db {
         self.default_keyspace().put_with_expiry(key, value, expiry)
     }
 
-    /// Deletes `key`; no error when it is absent.
+    /// Deletes `key`. It is no error if the key is absent.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.options().durability)
     }
 
-    /// Deletes `key` with the durability given.
+    /// Deletes `key` with the given durability.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.write_one(
             EntryKind::Delete,
@@ -193,10 +195,10 @@ impl Db {
         )
     }
 
-    /// Deletes all keys in `bounds` of the default keyspace, at the cost of one entry however many
-    /// there are; reads and scans pass what is deleted without looking at it. Bounds between which no key is, as
-    /// of a range whose end comes before its start, delete nothing. Snapshots go on seeing what they saw. The
-    /// space comes back in the background.
+    /// Deletes all keys in `bounds` of the default keyspace, at the cost of one entry whatever
+    /// their number; reads and scans skip deleted keys without looking at them. Empty bounds, such
+    /// as a range whose end comes before its start, delete nothing. Snapshots still see what they
+    /// saw before. The space is freed in the background.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -215,7 +217,7 @@ impl Db {
         self.delete_range_with(bounds, self.options().durability)
     }
 
-    /// Deletes all keys in `bounds` with the durability given.
+    /// Deletes all keys in `bounds` with the given durability.
     pub fn delete_range_with<K: AsRef<[u8]>>(
         &self,
         bounds: impl RangeBounds<K>,
@@ -240,7 +242,7 @@ impl Db {
             return Err(too_large(value.len()));
         }
         let memory = &self.engine().ground.memory;
-        // The batch, and what it was before it grew.
+        // The batch, and its previous allocation while it grows.
         let _turn = memory.batch(2 * (key.len() + value.len()) as u64);
         let written = SINGLE.with_borrow_mut(|batch| {
             batch.clear();
@@ -257,16 +259,16 @@ impl Db {
         written
     }
 
-    /// Writes all of `batch` or nothing. Later entries of a key win over earlier ones.
+    /// Writes `batch` atomically. Later entries of a key win over earlier ones.
     ///
     /// # Errors
-    /// As [`put`](Db::put); `Invalid` also for a batch over an eighth of the pool or 1 GiB, and for one with
-    /// entries for a keyspace that was dropped or that is another database's.
+    /// As [`put`](Db::put); `Invalid` also for a batch over an eighth of the pool or 1 GiB, and for
+    /// one with entries for a keyspace that was dropped or that belongs to another database.
     pub fn write(&self, mut batch: WriteBatch, durability: Durability) -> Result<()> {
         self.write_ref(&mut batch, durability)
     }
 
-    /// Like [`write`](Db::write) with a batch that the caller clears and fills again.
+    /// As [`write`](Db::write), with a batch that the caller can clear and reuse.
     pub fn write_ref(&self, batch: &mut WriteBatch, durability: Durability) -> Result<()> {
         if let Some(bytes) = batch.too_large {
             return Err(too_large(bytes));
@@ -289,10 +291,10 @@ impl Db {
         Ok(())
     }
 
-    /// The value of `key`, `None` when it is absent.
+    /// Returns the value of `key`, or `None` if it is absent.
     ///
     /// # Errors
-    /// `Corruption` when the value's checksum is wrong, `Closed`.
+    /// `Corruption` if the value's checksum is wrong, `Closed`.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let found = self.engine().get(DEFAULT_KEYSPACE, key.as_ref(), None)?;
@@ -300,8 +302,8 @@ impl Db {
         Ok(found)
     }
 
-    /// The value of `key`, and the moment from which on it is absent, if there is one; `None` when it is
-    /// absent already. Costs what a [`get`](Db::get) does.
+    /// Returns the value of `key` and its expiry, if it has one; `None` if the key is absent. Costs
+    /// the same as [`get`](Db::get).
     ///
     /// # Errors
     /// As [`get`](Db::get).
@@ -313,26 +315,26 @@ impl Db {
         Ok(found.map(with_expiry))
     }
 
-    /// The values of `keys` at one moment, in their order. Costs less than as many gets where values
-    /// are in table files: keys of one block share its read.
+    /// Returns the values of `keys` at one moment, in their order. Costs less than single gets if
+    /// values are in table files: keys of one block share its read.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         let found = self.engine().multi_get(DEFAULT_KEYSPACE, keys, None)?;
         self.trace_gets(DEFAULT_KEYSPACE, keys);
         Ok(found)
     }
 
-    /// A moment to read at, until the snapshot is dropped.
+    /// Creates a snapshot of the current moment, for reads until it is dropped.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.engine().check_open()?;
         Ok(Snapshot::new(&self.0))
     }
 
-    /// All pairs in the order of their keys.
+    /// Returns an iterator over all pairs in key order.
     pub fn iter(&self) -> Result<Iter> {
         self.scan(DEFAULT_KEYSPACE, Bounds::all())
     }
 
-    /// The pairs whose keys lie in `bounds`.
+    /// Returns an iterator over the pairs whose keys are in `bounds`.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -347,7 +349,7 @@ impl Db {
         self.scan(DEFAULT_KEYSPACE, Bounds::of(&bounds))
     }
 
-    /// The pairs whose keys begin with `prefix`.
+    /// Returns an iterator over the pairs whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Iter> {
         self.scan(DEFAULT_KEYSPACE, Bounds::prefix(prefix.as_ref()))
     }
@@ -363,35 +365,34 @@ impl Db {
         Ok(iter)
     }
 
-    /// Moves every memtable into the buffer. What was written with `Durability::Volatile` before is
-    /// durable afterwards, but without a pool: there the buffer is memory, and [`drain`](Db::drain)
-    /// does that.
+    /// Moves every memtable into the buffer. Entries written with `Durability::Volatile` before are
+    /// durable afterwards, except without a pool: the buffer is in memory then, and
+    /// [`drain`](Db::drain) makes them durable.
     pub fn flush(&self) -> Result<()> {
         self.engine().flush()
     }
 
-    /// Moves everything that was written before into the bottom, to its place there, and waits until
-    /// background work has come to rest. Afterwards the buffer is empty, and where the bottom is
-    /// levels of files, so is level 0: a read asks one table a level at most. Writes of others that
-    /// go on meanwhile may prolong it.
+    /// Moves everything that was written before into the bottom, to its final level, and waits
+    /// until background work rests. Afterwards the buffer is empty, and if the bottom is levels of
+    /// files, so is level 0: a read searches at most one table per level. Concurrent writes may
+    /// prolong it.
     ///
     /// # Errors
-    /// `Full` when the pool or the disk has no room for what has to move; what has moved by then
-    /// stays, and the rest goes on by itself once there is room.
+    /// `Full` if the pool or the disk has no space for the data that has to move; what has moved by
+    /// then stays, and the rest resumes automatically once there is space.
     pub fn drain(&self) -> Result<()> {
         self.engine().drain()
     }
 
-    /// Moves what is in `bounds` now as deep into the bottom as it can go, and drops what nobody can
-    /// read there: superseded versions, and tombstones with all that they hide. Takes time and
-    /// writes in proportion to the data in the range, and to all that is in the buffer, whose
-    /// tables leave it oldest first. Where the bottom is the repository, this is a drain.
+    /// Moves the current contents of `bounds` as deep into the bottom as they can go, and drops
+    /// what no reader can see: superseded versions, and tombstones with all that they hide. Takes
+    /// time and writes in proportion to the data in the range, and to all data in the buffer, whose
+    /// tables leave it oldest first. If the bottom is the repository, this is a drain.
     ///
-    /// What is written meanwhile does not prolong it. A close on another handle ends it between two
-    /// steps.
+    /// Concurrent writes do not prolong it. A close on another handle ends it between two steps.
     ///
     /// # Errors
-    /// `Full` when the pool or the disk has no room, `Closed`, and those of a write.
+    /// `Full` if the pool or the disk has no space, `Closed`, and the errors of a write.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -416,25 +417,27 @@ impl Db {
         self.engine().compact_range(first, last)
     }
 
-    /// Waits until background work has come to rest, that included which is worth doing only while nothing is
-    /// written: garbage in table files is compacted away earlier, and a buffer in memory leaves two logs at most.
-    /// What waits for room on a full disk is left to wait; [`Metrics::retries`] tells of it.
+    /// Waits until background work rests, including work that is worth doing only while nothing is
+    /// written: garbage in table files is compacted away earlier, and a buffer in memory leaves two
+    /// logs at most. Does not wait for work that waits for space on a full disk;
+    /// [`Metrics::retries`] reports it.
     pub fn settle(&self) -> Result<()> {
         self.engine().settle()
     }
 
-    /// Everything that is counted, now. Cheap.
+    /// Returns all metrics. Cheap.
     pub fn metrics(&self) -> Metrics {
         self.engine().metrics()
     }
 
-    /// About how many bytes the pairs in `bounds` take, superseded versions included.
+    /// Returns the approximate bytes of the pairs in `bounds`, including superseded versions.
     pub fn approximate_size<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<u64> {
         self.approximate(DEFAULT_KEYSPACE, &Bounds::of(&bounds))
             .map(|(_, bytes)| bytes)
     }
 
-    /// About how many pairs the default keyspace has; superseded versions are counted too.
+    /// Returns the approximate number of pairs in the default keyspace, including superseded
+    /// versions.
     pub fn approximate_len(&self) -> Result<u64> {
         self.approximate(DEFAULT_KEYSPACE, &Bounds::all())
             .map(|(entries, _)| entries)
@@ -453,34 +456,34 @@ impl Db {
         Ok(sum)
     }
 
-    /// What opening the database found and did.
+    /// Returns what opening the database found and did.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.0.recovery
     }
 
-    /// Returns the options in force: those of [`Db::options_stated`], with smaller sizes of memtables, logs, tables,
-    /// extents and the pool where a disk has no room for these.
+    /// Returns the options in force: those of [`Db::options_stated`], with smaller sizes of
+    /// memtables, logs, tables, extents and the pool if a disk has no space for these.
     pub fn options(&self) -> &Options {
         &self.engine().ground.options
     }
 
-    /// Returns the options as they were stated, which the database keeps for the next opening.
+    /// Returns the options as they were stated, which the database keeps for the next open.
     pub fn options_stated(&self) -> &Options {
         &self.engine().ground.stated
     }
 
-    /// The database's folder.
+    /// Returns the database's directory.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// How many background jobs could run a step now, with [`Workers::Manual`].
+    /// Returns the number of background jobs that could run a step now, with [`Workers::Manual`].
     pub fn step_count(&self) -> usize {
         self.engine().step_count().unwrap_or(0)
     }
 
     /// Runs one bounded step of the `pick`-th (modulo their number) of the background jobs that
-    /// could run, with [`Workers::Manual`]. False: there is nothing to do.
+    /// could run, with [`Workers::Manual`]. Returns false if there is nothing to do.
     ///
     /// # Errors
     /// `Invalid` with other workers; the failure of the step, after which writes get `Stopped`.
@@ -493,17 +496,18 @@ impl Db {
         self.engine().step(pick)
     }
 
-    /// Closes the database: flushes what is in memory (a little that the log has may stay in it; without
-    /// a pool all of the buffer goes to table files, so that the next opening finds no log), stops
-    /// background work, makes everything durable. Takes as long as writing that does, and tells
-    /// [`DbBuilder::progress`]. Every later call on any handle gets `Closed`. Dropping the last handle
-    /// does the same and ignores errors.
+    /// Closes the database: flushes data from memory (a little that is in the log may stay; without
+    /// a pool all of the buffer goes to table files, so that the next open finds no log), stops
+    /// background work, and makes everything durable. Takes as long as these writes, and reports to
+    /// [`DbBuilder::progress`]. Every later call on any handle gets `Closed`. Dropping the last
+    /// handle does the same and ignores errors.
     ///
     /// # Errors
-    /// `Full` where the pool or a disk has no room for entries that were written as
-    /// [`Volatile`](crate::Durability::Volatile) and that no log has. Then nothing is lost and the database stays
-    /// open: make room and close again, or drop the last handle, which gives those entries up. A full pool or
-    /// disk hinders no other close. After any other error the database is closed.
+    /// `Full` if the pool or a disk has no space for entries that were written as
+    /// [`Volatile`](crate::Durability::Volatile) and that are in no log. Then nothing is lost and
+    /// the database stays open: free space and close again, or drop the last handle, which gives
+    /// those entries up. A full pool or disk prevents no other close. After any other error the
+    /// database is closed.
     pub fn close(&self) -> Result<()> {
         self.0.close(false)
     }

@@ -1,7 +1,7 @@
-//! This file opens databases: refuses and recovers them, or has them created (create.rs).
+//! Opening databases: refuses and recovers them, or has them created (create.rs).
 //!
-//! A folder holds LOCK, OPTIONS, table files, and without a pool MANIFEST and the logs; a pool is where
-//! OPTIONS says. Each of them says whose it is.
+//! A directory holds LOCK, OPTIONS, table files, and without a pool MANIFEST and the logs; OPTIONS
+//! names the pool. Each of these files names its database.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,23 +28,23 @@ use crate::parts::reserve::Reserve;
 use crate::stages::{Folder, Ground};
 use crate::types::DbId;
 
-/// The name of the file that a database is locked by. It is empty, and stays when it is found.
+/// The name of the lock file of a database. It is empty, and an existing one is kept.
 pub(super) const LOCK: &str = "LOCK";
-/// Superblock word that is set when everything of a new database is in the pool.
+/// The superblock word that is set once everything of a new database is in the pool.
 pub(super) const CREATED_ROOT: usize = 10;
-/// Superblock words that say where the redo area is.
+/// The superblock words that locate the redo area.
 pub(super) const REDO_ROOTS: [usize; 2] = [8, 9];
-/// A repair has begun to write the folder, and has not finished.
+/// The name of the mark of a repair that has begun to write the directory, and has not finished.
 pub(super) const UNFINISHED_REPAIR: &str = "UNFINISHED-REPAIR";
 pub(super) const MANIFEST_BYTES: u64 = 256 * 1024;
 
 pub(super) type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
 
-/// Opens a database with components of the caller's choice.
+/// Opens a database with components chosen by the caller.
 pub struct DbBuilder {
     pub(super) path: PathBuf,
     pub(super) options: Options,
-    /// Whether the caller stated options.
+    /// Whether the caller gave options.
     stated: bool,
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) machine: Option<Machine>,
@@ -56,12 +56,12 @@ pub struct DbBuilder {
     told: Every,
 }
 
-/// What a creation that has begun has made.
+/// The parts that a creation in progress has made.
 pub(super) struct Made {
     pub(super) db: DbId,
     /// The file of its pool, if that is new.
     pub(super) pool: Option<PathBuf>,
-    /// A creation before it has left something.
+    /// Whether an earlier creation has left parts.
     pub(super) resumed: bool,
 }
 
@@ -82,7 +82,7 @@ impl DbBuilder {
     }
 
     /// Uses these options, all of them, and keeps them as [`Db::open`] does. Without this call the
-    /// database has those that it keeps (see [`Options::load`]), and a new one the defaults.
+    /// database uses its kept options (see [`Options::load`]), and a new one the defaults.
     #[must_use]
     pub fn options(mut self, options: Options) -> DbBuilder {
         self.options = options;
@@ -90,14 +90,14 @@ impl DbBuilder {
         self
     }
 
-    /// Keeps the files of the folder in `fs`.
+    /// Stores the files of the directory in `fs`.
     #[must_use]
     pub fn file_system(mut self, fs: Arc<dyn FileSystem>) -> DbBuilder {
         self.fs = fs;
         self
     }
 
-    /// Keeps files and pool in a simulated machine, if the options name a pool.
+    /// Stores files, and the pool if the options name one, in a simulated machine.
     #[must_use]
     pub fn machine(mut self, machine: Machine) -> DbBuilder {
         self.fs = machine.fs();
@@ -105,21 +105,21 @@ impl DbBuilder {
         self
     }
 
-    /// Asks `clock` for the time at which entries expire.
+    /// Uses `clock` for the expiry of entries.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> DbBuilder {
         self.clock = clock;
         self
     }
 
-    /// Lets operations of the pool fail as `faults` says.
+    /// Injects failures of pool operations, as configured in `faults`.
     #[must_use]
     pub fn pool_faults(mut self, faults: Arc<PoolFaults>) -> DbBuilder {
         self.faults = Some(faults);
         self
     }
 
-    /// Calls `progress` while recovery takes long.
+    /// Calls `progress` during a long recovery.
     #[must_use]
     pub fn progress(mut self, progress: impl Fn(&Progress) + Send + Sync + 'static) -> DbBuilder {
         self.progress = Some(Arc::new(progress));
@@ -127,10 +127,10 @@ impl DbBuilder {
     }
 
     /// Records every call to the database in `out`, one line each, for `terrace bench --trace`
-    /// (docs/trace.md has the format). Keys are recorded as they are, values by their length. A call
-    /// costs a lock and the writing of its line more, so give a buffered writer; it is flushed by
-    /// [`Db::close`], which returns an error of `out`. Reads of a [`Snapshot`](super::Snapshot) are not
-    /// recorded.
+    /// (docs/trace.md describes the format). Keys are recorded as they are, values by their length.
+    /// Each call costs an additional lock and the write of its line, so pass a buffered writer; it
+    /// is flushed by [`Db::close`], which returns an error of `out`. Reads of a
+    /// [`Snapshot`](super::Snapshot) are not recorded.
     #[must_use]
     pub fn trace(mut self, out: impl Write + Send + 'static) -> DbBuilder {
         self.trace = Some(Arc::new(Trace::to(Box::new(out))));
@@ -154,7 +154,7 @@ impl DbBuilder {
         self.check_finished()?;
         let base = Arc::clone(&self.fs);
         if self.options.read_only {
-            // From here on all is done as ever, and stays in memory.
+            // From here on everything works as usual, and stays in memory.
             self.fs = Arc::new(OverlayFs::new(Arc::clone(&base)));
             self.options.pool.prefault = Prefault::None;
             self.options.background.workers = Workers::Manual;
@@ -179,7 +179,8 @@ impl DbBuilder {
         })))
     }
 
-    /// Opens the database in the folder, which is locked, or creates it. `made` then has what the creation has begun with.
+    /// Opens the database in the locked directory, or creates it. `made` then contains what the
+    /// creation has begun.
     fn open_or_create(
         &mut self,
         started: Instant,
@@ -288,7 +289,7 @@ impl DbBuilder {
         }
     }
 
-    /// Lets the database stop when its files are removed or replaced under it.
+    /// Stops the database if its files are removed or replaced while it is open.
     fn watch_files(&self, ground: &Ground) -> Result<()> {
         let mut paths = vec![self.path.join(LOCK), self.path.join(OPTIONS)];
         match (&ground.options.pool.path, &self.machine) {
@@ -303,14 +304,15 @@ impl DbBuilder {
         }
     }
 
-    /// Lets the folder be found when the process has changed its current one.
+    /// Makes the path absolute, so that it stays valid when the process changes its current
+    /// directory.
     pub(super) fn fix_path(&mut self) -> Result<()> {
         let fixed = self.fs.absolute(&self.path);
         self.path = fixed.map_err(|e| Error::io("find", &self.path, e))?;
         Ok(())
     }
 
-    /// Refuses what a repair has left half made.
+    /// Refuses a directory that a repair has left unfinished.
     fn check_finished(&self) -> Result<()> {
         let mark = self.path.join(UNFINISHED_REPAIR);
         match self.fs.exists(&mark) {
@@ -324,7 +326,7 @@ impl DbBuilder {
         }
     }
 
-    /// Whether there is a database; an error when there must be one.
+    /// Returns whether there is a database, or an error if there must be one.
     fn exists(&self, must_exist: bool) -> Result<bool> {
         let exists = self.fs.exists(&self.path.join("OPTIONS"));
         let exists = exists.map_err(|e| match e.kind() {
@@ -344,8 +346,8 @@ impl DbBuilder {
         Ok(exists)
     }
 
-    /// Keeps out who would change the database, as far as it has a lock: one that was copied without,
-    /// or to media that cannot be written, is changed by nobody.
+    /// Takes the shared lock against writers, if there is a LOCK file: a database that was copied
+    /// without one, or to read-only media, has no writers.
     fn lock_to_read(&self) -> Result<Option<Box<dyn terrace_media::FileLock>>> {
         self.exists(true)?;
         let lock = self.path.join(LOCK);
@@ -381,10 +383,11 @@ impl DbBuilder {
         })
     }
 
-    /// The pool that the options, with what the folder says, ask for.
+    /// Returns the configuration of the pool, from the options and the directory.
     pub(super) fn pool_config(&self, options: &Options) -> Result<PoolConfig> {
         let backing = match (&options.pool.path, &self.machine) {
-            // A medium that outlives the process would be believed, and a close lose everything.
+            // A medium that outlives the process would be trusted, and a close would lose
+            // everything.
             (None, _) if options.pool.medium != MediumChoice::Auto => {
                 return Err(Error::invalid(
                     "pool.medium is forced, but the database has no pool: name one in pool.path, \
@@ -402,21 +405,21 @@ impl DbBuilder {
         config.grow_bytes = self.pool_step(&config).min(options.pool.size_bytes);
         config.faults = self.faults.clone();
         config.private = options.read_only;
-        // Small databases, as tests make them, would lose too much to rounding.
+        // Small databases, such as those of tests, would lose too much to rounding.
         if options.pool.size_bytes < 64 << 20 {
             config.granule = 4096;
         }
         Ok(config)
     }
 
-    /// The failure of a manifest in the folder, with the file's name.
+    /// Adds the path of the manifest file to an error.
     pub(super) fn name(&self, e: ManifestError) -> Error {
         let e = Error::from(e);
         let path = self.path.join(MANIFEST);
         Error::new(e.kind(), format!("{}: {e}", path.display())).because(e)
     }
 
-    /// Refuses a manifest that is not that of the database in OPTIONS.
+    /// Refuses a manifest that does not belong to the database in OPTIONS.
     fn check_owner(&self, fixed: &Fixed, manifest: &Manifest) -> Result<()> {
         if manifest.db() == fixed.id {
             return Ok(());
@@ -430,7 +433,7 @@ impl DbBuilder {
         )))
     }
 
-    /// The manifest of a database without a pool.
+    /// Opens the manifest of a database without a pool.
     fn open_manifest(&self) -> Result<Manifest> {
         Manifest::open_file(&self.fs, &self.path).map_err(|e| match e {
             ManifestError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -444,8 +447,8 @@ impl DbBuilder {
         })
     }
 
-    /// Opens the pool that OPTIONS names, and checks that it is the right one. True: the pool is
-    /// new, since it does not outlive the process.
+    /// Opens the pool that OPTIONS names, and checks that it is the right one. Returns true if the
+    /// pool is new, since it does not outlive the process.
     fn reopen(&self, fixed: &Fixed, report: &mut RecoveryReport) -> Result<(Ground, bool)> {
         if self.options.error_if_exists {
             return Err(Error::invalid(format!(
@@ -485,16 +488,16 @@ impl DbBuilder {
             _ => {}
         }
         if options.memory_bytes.is_some() {
-            // Design and pool, which the caller may leave to the database, shape what memory goes to.
+            // Design and pool, which may come from the database, determine the use of memory.
             options.validate()?;
         }
         if fixed.pool_path.is_none() {
-            // The buffer was in memory: it comes back from logs.
+            // The buffer was in memory: it is rebuilt from logs.
             let manifest = self.open_manifest()?;
             self.check_owner(fixed, &manifest)?;
             if !manifest.with_state(|state| state.created) {
-                // PERSIST: the name of OPTIONS before the mark: a process crash may have left it in the
-                // cache only.
+                // PERSIST: the name of OPTIONS before the mark: a process crash may have left it in
+                // the cache only.
                 self.fs
                     .sync_dir(&self.path)
                     .map_err(|e| Error::io("sync", &self.path, e))?;
@@ -518,7 +521,7 @@ impl DbBuilder {
         self.check_not_left(fixed, &pool)?;
         if pool.root(CREATED_ROOT) == 0 {
             // PERSIST: the name of OPTIONS before the word: a process crash may have left it in the
-            // cache only, and a pool that is somebody's without OPTIONS could never be opened.
+            // cache only, and a pool with the word but without OPTIONS could never be opened.
             self.fs
                 .sync_dir(&self.path)
                 .map_err(|e| Error::io("sync", &self.path, e))?;
@@ -546,7 +549,7 @@ impl DbBuilder {
 }
 
 impl DbBuilder {
-    /// The design that a database has.
+    /// Returns the design of a database.
     fn design(&self, fixed: &Fixed) -> Result<Design> {
         fixed.design.parse().map_err(|_| {
             Error::new(
@@ -562,7 +565,7 @@ impl DbBuilder {
     }
 }
 
-/// Refuses to replay more than the budget for memory has room for, where nothing can be moved to files.
+/// Refuses to replay more than the memory budget has room for if nothing can be moved to files.
 fn check_logs_fit(ground: &Ground, log_bytes: u64) -> Result<()> {
     let room = ground.options.pool.size_bytes / 2;
     if !ground.memory.is_limited() || ground.pool_outlives() || log_bytes <= room {
@@ -580,7 +583,7 @@ fn check_logs_fit(ground: &Ground, log_bytes: u64) -> Result<()> {
     ))
 }
 
-/// The identity of a pool, as OPTIONS has it.
+/// Returns the identity of a pool, in the form used in OPTIONS.
 pub(super) fn uuid_text(pool: &Pool) -> String {
     pool.uuid().iter().map(|b| format!("{b:02x}")).collect()
 }

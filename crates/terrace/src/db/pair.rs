@@ -1,26 +1,26 @@
-//! This file is pairs as users get them, and those that lie ready in an iterator.
+//! Pairs as users get them, and those that are ready in an iterator.
 //!
-//! Ready pairs are small ones in one piece of memory, so that a pair that is only looked at costs no
-//! allocation, and large ones each in its own, so that none is copied twice.
+//! Small ready pairs share one allocation, so that looking at one needs no allocation, and large
+//! ones have one each, so that none is copied twice.
 
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
 use crate::parts::expiry::{Millis, time_of};
 
-/// Key and value together in a pair that is a small one.
+/// The maximum size of a small pair: key and value together.
 const SMALL_BYTES_MAX: usize = 2048;
 
-/// Memory that is kept for the next pairs.
+/// The memory that is kept for the next pairs.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// One pair of key and value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
-    /// The key and behind it the value: one allocation.
+    /// The key followed by the value: one allocation.
     bytes: Vec<u8>,
     key_len: usize,
-    /// Or 0.
+    /// The expiry, or 0.
     expiry: Millis,
 }
 
@@ -36,23 +36,23 @@ impl KeyValue {
         }
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &[u8] {
         &self.bytes[..self.key_len]
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn value(&self) -> &[u8] {
         &self.bytes[self.key_len..]
     }
 
-    /// The moment from which on the key is absent, if there is one, in whole milliseconds. The pair was
-    /// there for its iterator, so it may be past.
+    /// Returns the expiry, if there is one, in whole milliseconds. The pair was there for its
+    /// iterator, so the expiry may be past.
     pub fn expiry(&self) -> Option<SystemTime> {
         (self.expiry != 0).then(|| time_of(self.expiry))
     }
 
-    /// Key and value, owned.
+    /// Returns key and value, owned.
     pub fn into_pair(mut self) -> (Vec<u8>, Vec<u8>) {
         let value = self.bytes.split_off(self.key_len);
         (self.bytes, value)
@@ -73,7 +73,8 @@ impl std::fmt::Debug for KeyValue {
     }
 }
 
-/// One pair of key and value that lies in an iterator: see [`Iter::next_ref`](crate::Iter::next_ref).
+/// One pair of key and value that is stored in an iterator: see
+/// [`Iter::next_ref`](crate::Iter::next_ref).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PairRef<'a> {
     key: &'a [u8],
@@ -82,12 +83,12 @@ pub struct PairRef<'a> {
 }
 
 impl<'a> PairRef<'a> {
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &'a [u8] {
         self.key
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn value(&self) -> &'a [u8] {
         self.value
     }
@@ -97,7 +98,7 @@ impl<'a> PairRef<'a> {
         (self.expiry != 0).then(|| time_of(self.expiry))
     }
 
-    /// A copy that outlives the iterator.
+    /// Returns a copy that outlives the iterator.
     pub fn to_owned(&self) -> KeyValue {
         KeyValue::new(self.key, self.value, self.expiry)
     }
@@ -110,13 +111,13 @@ impl std::fmt::Debug for PairRef<'_> {
     }
 }
 
-/// Pairs that lie ready, in the order of their keys.
+/// Ready pairs in key order.
 #[derive(Default)]
 pub(super) struct Ready {
-    /// The small ones, and those of them that were handed out, until all were.
+    /// The small pairs, including those that were returned, until all were.
     small: Vec<u8>,
     pairs: VecDeque<Pair>,
-    /// The large one that was lent last.
+    /// The large pair that was lent last.
     lent: Option<KeyValue>,
 }
 
@@ -130,7 +131,7 @@ enum Pair {
     Large(KeyValue),
 }
 
-/// Which end a pair is taken from.
+/// The end that a pair is taken from.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     Front,
@@ -146,7 +147,8 @@ impl Ready {
         self.pairs.is_empty()
     }
 
-    /// What a pair of so many bytes takes at most: memory that grows has up to twice what is in it.
+    /// Returns the maximum memory of a pair of `bytes`: a growing allocation has up to twice its
+    /// contents.
     pub(super) fn cost_max(bytes: usize) -> usize {
         match bytes <= SMALL_BYTES_MAX {
             true => 2 * (bytes + size_of::<Pair>()),
@@ -154,7 +156,7 @@ impl Ready {
         }
     }
 
-    /// What they take.
+    /// Returns the memory of all pairs.
     pub(super) fn held_bytes(&self) -> usize {
         let large = |pair: &Pair| match pair {
             Pair::Small { .. } => 0,
@@ -165,7 +167,7 @@ impl Ready {
         self.small.capacity() + self.pairs.capacity() * size_of::<Pair>() + large + lent
     }
 
-    /// Adds a pair, which comes behind all others. With no others, what was lent is gone.
+    /// Adds a pair after all others. If there are no others, the lent one is freed.
     #[inline]
     pub(super) fn push(&mut self, key: &[u8], value: &[u8], expiry: Millis) {
         if self.pairs.is_empty() {
@@ -188,7 +190,7 @@ impl Ready {
         self.pairs.push_back(pair);
     }
 
-    /// The key of the last pair.
+    /// Returns the key of the last pair.
     #[inline]
     pub(super) fn last_key(&self) -> Option<&[u8]> {
         self.pairs.back().map(|pair| match pair {
@@ -205,7 +207,7 @@ impl Ready {
         }
     }
 
-    /// Hands out the pair at an end.
+    /// Returns the pair at an end.
     #[inline]
     pub(super) fn take(&mut self, end: End) -> Option<KeyValue> {
         match self.pop(end)? {
@@ -214,7 +216,7 @@ impl Ready {
         }
     }
 
-    /// Hands out the pair at an end, until the next call.
+    /// Lends the pair at an end, until the next call.
     #[inline]
     pub(super) fn lend(&mut self, end: End) -> Option<PairRef<'_>> {
         match self.pop(end)? {
@@ -251,8 +253,8 @@ impl Ready {
 mod tests {
     use super::*;
 
-    /// Pairs of any size come out of both ends as they went in, owned or lent, and take no more memory than
-    /// was said.
+    /// Pairs of any size come out of both ends as they went in, owned or lent, and take no more
+    /// memory than predicted.
     #[test]
     fn pairs_come_out_as_they_went_in() {
         let mut rng = fastrand::Rng::with_seed(3);

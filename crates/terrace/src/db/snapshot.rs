@@ -1,4 +1,4 @@
-//! This file is the snapshot: a moment that reads can go back to.
+//! The snapshot: a moment that reads can return to.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use crate::error::Result;
 use crate::parts::snapshots::Moment;
 use crate::types::DEFAULT_KEYSPACE;
 
-/// A moment of the database: reads through it see exactly what was visible then, entries that have
-/// expired since too. While it lives, merges and drains keep every version that it can see. Cheap to make and to clone.
+/// A moment of the database: reads through it see exactly what was visible then, including entries
+/// that have expired since. While it lives, merges and drains keep every version that it can see.
+/// Cheap to create and to clone.
 ///
-/// A [`Keyspace`] that it is given must be one of the same database, else the call gets `Invalid`.
+/// A [`Keyspace`] argument must belong to the same database, else the call gets `Invalid`.
 #[derive(Clone)]
 pub struct Snapshot(Arc<Registration>);
 
@@ -48,24 +49,24 @@ impl Snapshot {
         &self.0.handle.engine
     }
 
-    /// The value of `key` in the default keyspace at this moment.
+    /// Returns the value of `key` in the default keyspace at this moment.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.engine()
             .get(DEFAULT_KEYSPACE, key.as_ref(), Some(self.0.moment))
     }
 
-    /// The value of `key` in `keyspace` at this moment.
+    /// Returns the value of `key` in `keyspace` at this moment.
     pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.engine()
             .get(self.own(keyspace)?, key.as_ref(), Some(self.0.moment))
     }
 
-    /// The value of `key` in the default keyspace, and the moment from which on it is absent.
+    /// Returns the value of `key` in the default keyspace, and its expiry.
     pub fn get_with_expiry(&self, key: impl AsRef<[u8]>) -> Result<Option<ExpiringValue>> {
         self.find(DEFAULT_KEYSPACE, key.as_ref())
     }
 
-    /// The value of `key` in `keyspace`, and the moment from which on it is absent.
+    /// Returns the value of `key` in `keyspace`, and its expiry.
     pub fn get_with_expiry_in(
         &self,
         keyspace: &Keyspace,
@@ -80,13 +81,13 @@ impl Snapshot {
         Ok(found.map(with_expiry))
     }
 
-    /// The values of `keys` in the default keyspace.
+    /// Returns the values of `keys` in the default keyspace.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         let moment = Some(self.0.moment);
         self.engine().multi_get(DEFAULT_KEYSPACE, keys, moment)
     }
 
-    /// The values of `keys` in `keyspace`.
+    /// Returns the values of `keys` in `keyspace`.
     pub fn multi_get_in<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -97,27 +98,27 @@ impl Snapshot {
         self.engine().multi_get(keyspace, keys, moment)
     }
 
-    /// All pairs of the default keyspace.
+    /// Returns an iterator over all pairs of the default keyspace.
     pub fn iter(&self) -> Result<Iter> {
         self.scan(DEFAULT_KEYSPACE, Bounds::all())
     }
 
-    /// The pairs of the default keyspace whose keys lie in `bounds`.
+    /// Returns an iterator over the pairs of the default keyspace whose keys are in `bounds`.
     pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Result<Iter> {
         self.scan(DEFAULT_KEYSPACE, Bounds::of(&bounds))
     }
 
-    /// The pairs of the default keyspace whose keys begin with `prefix`.
+    /// Returns an iterator over the pairs of the default keyspace whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Iter> {
         self.scan(DEFAULT_KEYSPACE, Bounds::prefix(prefix.as_ref()))
     }
 
-    /// All pairs of `keyspace`.
+    /// Returns an iterator over all pairs of `keyspace`.
     pub fn iter_in(&self, keyspace: &Keyspace) -> Result<Iter> {
         self.scan(self.own(keyspace)?, Bounds::all())
     }
 
-    /// The pairs of `keyspace` whose keys lie in `bounds`.
+    /// Returns an iterator over the pairs of `keyspace` whose keys are in `bounds`.
     pub fn range_in<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -126,12 +127,12 @@ impl Snapshot {
         self.scan(self.own(keyspace)?, Bounds::of(&bounds))
     }
 
-    /// The pairs of `keyspace` whose keys begin with `prefix`.
+    /// Returns an iterator over the pairs of `keyspace` whose keys begin with `prefix`.
     pub fn prefix_in(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Iter> {
         self.scan(self.own(keyspace)?, Bounds::prefix(prefix.as_ref()))
     }
 
-    /// The number of a keyspace of this database.
+    /// Returns the number of a keyspace of this database.
     #[inline]
     fn own(&self, keyspace: &Keyspace) -> Result<u32> {
         keyspace.id_in(self.engine())

@@ -1,12 +1,13 @@
-//! This file is the recorder of traces: what users ask of a database, one line a call, to be replayed.
+//! The recorder of traces: the calls of users to a database, one line each, for a replay.
 //!
-//! The format is in docs/trace.md. A call is recorded when it has succeeded, a scan when its iterator is
-//! dropped, so that the line tells how far it went. Values are recorded by their length. Recording is a
-//! branch on an `Option` where it is off; where it is on, lines go through one mutex.
+//! The format is in docs/trace.md. A call is recorded when it has succeeded, a scan when its
+//! iterator is dropped, so that the line includes its length. Values are recorded by their length.
+//! Recording is a branch on an `Option` while it is off; while it is on, lines go through one
+//! mutex.
 //!
 //! Invariants
-//!   X1  Lines are written whole, in the order in which calls took the mutex. After an error nothing
-//!       more is written, and the close returns that error.
+//!   X1  Lines are written whole, in the order in which calls took the mutex. After an error
+//!       nothing more is written, and the close returns that error.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -32,13 +33,13 @@ pub(super) struct Trace {
 
 struct Sink {
     out: Box<dyn Write + Send>,
-    /// The line or lines that are being put together.
+    /// The line or lines being composed.
     line: Vec<u8>,
     failed: Option<io::Error>,
 }
 
 impl Trace {
-    /// A trace that goes to `out`.
+    /// Creates a trace that is written to `out`.
     pub(super) fn to(out: Box<dyn Write + Send>) -> Trace {
         let mut sink = Sink {
             out,
@@ -52,10 +53,11 @@ impl Trace {
         }
     }
 
-    /// Records a call that has one line.
+    /// Records a call of one line.
     fn record(&self, keyspace: u32, call: &str, key: &[u8], count: Option<u64>) {
         let time = self.started.elapsed().as_micros();
-        // LOCK: held while the line is written to a buffer or a file; nothing else is taken under it.
+        // LOCK: held while the line is written to a buffer or a file; nothing else is taken under
+        // it.
         let mut sink = self.sink.lock();
         sink.add(time, keyspace, call, key, count);
         sink.write();
@@ -106,7 +108,7 @@ impl Trace {
         sink.write();
     }
 
-    /// Writes out what is buffered. The first error of all, once.
+    /// Flushes buffered lines. Returns the first error of all, once.
     pub(super) fn finish(&self) -> Result<()> {
         let mut sink = self.sink.lock();
         if sink.failed.is_none() {
@@ -149,7 +151,7 @@ impl Sink {
     }
 }
 
-/// Printable ASCII as it is, but for the backslash; every other byte as `\xNN`.
+/// Writes printable ASCII as it is, except the backslash; every other byte as `\xNN`.
 fn escape(key: &[u8], line: &mut Vec<u8>) {
     for byte in key {
         match byte {
@@ -162,20 +164,20 @@ fn escape(key: &[u8], line: &mut Vec<u8>) {
     }
 }
 
-/// A scan that is going on, and is recorded when it is dropped.
+/// A scan in progress, which is recorded when it is dropped.
 pub(super) struct ScanTrace {
     trace: Arc<Trace>,
     keyspace: u32,
-    /// Where a scan upward begins and one downward ends; empty where that is the keyspace's.
+    /// The start of a forward scan and the end of a backward one; empty for that of the keyspace.
     from: Vec<u8>,
-    /// Where a scan downward begins.
+    /// The start of a backward scan.
     to: Vec<u8>,
     pub(super) forward: u64,
     pub(super) backward: u64,
 }
 
 impl ScanTrace {
-    /// A scan of `bounds`; `None` where there can be nothing in them.
+    /// Creates the record of a scan of `bounds`; `None` if no key can be in them.
     pub(super) fn of(trace: &Arc<Trace>, keyspace: u32, bounds: &Bounds) -> Option<ScanTrace> {
         let (from, to) = bounds.half_open()?;
         Some(ScanTrace {
@@ -206,7 +208,7 @@ impl Drop for ScanTrace {
 mod tests {
     use super::*;
 
-    /// A sink that tests can look into, and that fails after so many writes.
+    /// A sink that tests can look into, and that fails after a number of writes.
     #[derive(Clone)]
     pub(super) struct Shared(Arc<Mutex<Vec<u8>>>, usize);
 
@@ -225,7 +227,7 @@ mod tests {
         }
     }
 
-    /// The lines without their times, which are of no interest here but ascend.
+    /// Returns the lines without their times, which only have to ascend.
     fn lines_of(bytes: &[u8]) -> Vec<String> {
         let text = String::from_utf8(bytes.to_vec()).expect("ASCII");
         let mut last = 0;
@@ -241,7 +243,7 @@ mod tests {
             .collect()
     }
 
-    /// Every kind of call is recorded as the documentation says, once, and failed ones are not.
+    /// Every kind of call is recorded once, as documented, and failed ones are not.
     #[test]
     fn every_call_has_its_line() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -299,8 +301,8 @@ mod tests {
         assert_eq!(lines_of(&shared.0.lock()), expected);
     }
 
-    /// A trace that cannot be written ends there, without disturbing a call, and the close tells of it;
-    /// the database is closed all the same.
+    /// A trace that cannot be written ends there, without disturbing a call, and the close reports
+    /// it; the database is closed all the same.
     #[test]
     fn a_trace_that_fails_is_told() {
         let folder = tempfile::tempdir().expect("a temporary folder");

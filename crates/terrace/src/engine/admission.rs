@@ -1,26 +1,26 @@
-//! Admission: the one loop in which callers wait, and the rule that says when they give up.
+//! Admission: the one loop in which callers wait, and the rule for giving up.
 //!
-//! A caller attempts something. If the attempt fails for want of something, the loop provides it or waits for
-//! the work that does, and the caller tries again:
+//! A caller attempts an operation. If it lacks a resource, the loop provides the resource or waits
+//! for the work that does, and the caller tries again:
 //!
 //! | caller | needs | made by | wakes the caller | gives up when |
 //! |---|---|---|---|---|
-//! | a put, a batch | a memtable that takes it | the caller, or the flush thread ahead of need | the maker, when it has ended | see below |
-//! | the same, if as many memtables are sealed as may be | the end of a flush | the flush thread | the end of the job | flushes are refused room on a disk |
-//! | the same, if logs take all that they may | a drain, which retires logs | a worker | the end of the job | drains are refused room on a disk |
-//! | the same, an ingest's table | space in the pool | any job that frees some; readers that let go | the end of the job; nothing, for readers | no job runs or can run, `patience` looks in a row; other writers take all that is freed |
+//! | a put, a batch | a memtable with room | the caller, or the flush thread ahead of need | the maker, when done | see below |
+//! | the same, if the maximum number of memtables is sealed | the end of a flush | the flush thread | the end of the job | a disk has no space for flushes |
+//! | the same, if logs are at their cap | a drain, which retires logs | a worker | the end of the job | a disk has no space for drains |
+//! | the same, an ingest's table | space in the pool | any job that frees some; readers that release views | the end of the job; nothing, for readers | no job runs or can run, `patience` looks in a row; other writers take all that is freed |
 //! | a flush, an ingest, a close | a fresh memtable, from the reserves if need be | as for a put | as for a put | as for a put |
-//! | the same, a drain, a compaction of a range | jobs that lead to a state | workers | the end of each job | no job runs or can run; jobs are refused room on a disk |
+//! | the same, a drain, a compaction of a range | jobs that lead to a state | workers | the end of each job | no job runs or can run; a disk has no space for jobs |
 //!
 //! Invariants
-//!   A1  A caller makes what it needs, or begins the jobs that lead to it in the workers' place (`rests`). So
-//!       no wait depends on a worker that has yet to look, and callers without workers run the jobs
-//!       themselves, by the same rule.
-//!   A2  Every wait is bounded by steps of the work that it waits for, and by no clock: looks at which no job
-//!       runs or can run, refusals by a disk, or runs of jobs that bring no progress.
+//!   A1  A caller makes what it needs, or begins the jobs that lead to it in the workers' place
+//!       (`rests`). So no wait depends on a worker that has yet to look, and without workers
+//!       callers run the jobs themselves, by the same rule.
+//!   A2  Every wait is bounded by steps of the work that it waits for, and by no clock: looks at
+//!       which no job runs or can run, refusals by a disk, or runs of jobs without progress.
 //!   A3  Callers wake workers, never one another, except when they have taken or made a memtable.
 //!
-//! Waits are timed as well, so a wake-up that is lost costs milliseconds.
+//! Waits are timed as well, so a lost wake-up costs milliseconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,30 +42,30 @@ mod patience;
 
 pub(super) use patience::{RELEASE, VainWaits};
 
-/// How long a stopped caller sleeps before it looks again, when nothing wakes it.
+/// How long a stopped caller sleeps before it looks again if nothing wakes it.
 const WAIT: Duration = Duration::from_millis(20);
-/// How long it sleeps the first time: a spare is usually a moment away.
+/// How long it sleeps the first time: a spare is usually ready in a moment.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
-/// How long a caller waits while no job runs or can run, before it looks again.
+/// How long a caller waits between looks while no job runs or can run.
 const STUCK: Duration = Duration::from_millis(5);
 /// BOUND: how often other writers may take the memtable that a caller made for itself.
 const SPARES_MAX: u32 = 1000;
 
-/// Something that a caller cannot go on without.
+/// A resource that a caller needs in order to continue.
 pub(super) enum Need<'a> {
-    /// A memtable that takes a batch.
+    /// A memtable with room for a batch.
     Memtable(&'a Batch),
-    /// A fresh memtable, so that the one before it is flushed.
+    /// A fresh memtable, so that the previous one is flushed.
     Flush,
     /// A fresh memtable, for an ingest that takes numbers.
     Numbers,
-    /// Space in the pool beside the reserve.
+    /// Space in the pool above the reserve.
     Pool,
-    /// Jobs, which lead to it.
+    /// A state that jobs lead to.
     Jobs,
 }
 
-/// What is done next for a caller that needs a memtable.
+/// The next action for a caller that needs a memtable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     MakeSpare,
@@ -74,7 +74,7 @@ enum Next {
     AwaitSpace,
 }
 
-/// What a caller may use that is kept from puts.
+/// The resources kept from puts that a caller may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Rights {
     /// The reserve of the pool.
@@ -88,10 +88,11 @@ struct Rights {
 }
 
 impl Rights {
-    /// Those of a caller; `is_full`: a disk has no room for what background work has to write.
+    /// Returns the rights of a caller. `is_full`: a disk has no space for what background work has
+    /// to write.
     fn of(need: &Need<'_>, is_full: bool) -> Rights {
         match need {
-            // Deletes are how space comes back.
+            // Deletes free space.
             Need::Memtable(batch) if batch.only_deletes() => Rights {
                 pool: true,
                 logs: is_full,
@@ -99,7 +100,7 @@ impl Rights {
                 sealed: is_full,
             },
             Need::Memtable(_) | Need::Pool | Need::Jobs => Rights::default(),
-            // Without a memtable, what is in memory cannot move down.
+            // Without a fresh memtable, the data in memory cannot move down.
             Need::Flush => Rights {
                 pool: true,
                 logs: true,
@@ -122,7 +123,7 @@ impl Rights {
     }
 }
 
-/// Decides what is done next.
+/// Returns the next action.
 fn next(sealed: usize, sealed_max: usize, lack: Option<Lack>, rights: Rights) -> Next {
     match lack {
         _ if sealed >= sealed_max + usize::from(rights.sealed) => Next::AwaitFlush,
@@ -132,14 +133,14 @@ fn next(sealed: usize, sealed_max: usize, lack: Option<Lack>, rights: Rights) ->
     }
 }
 
-/// What a caller waits for.
+/// The event that a caller waits for.
 enum Awaits {
     /// A spare that another thread makes.
     Spare,
     Flush,
     Logs,
     Space,
-    /// Room for the file of a log, which was refused with this error.
+    /// Space for the file of a log, which was refused with this error.
     Disk(Error),
     Jobs,
 }
@@ -155,7 +156,7 @@ impl Awaits {
         }
     }
 
-    /// Runs of jobs without progress after which the caller gives up.
+    /// Returns the runs of jobs without progress after which the caller gives up.
     fn turnover_max(&self) -> u64 {
         match self {
             Awaits::Space => TURNOVER_MAX,
@@ -165,18 +166,18 @@ impl Awaits {
 }
 
 impl Engine {
-    /// Repeats `attempt` until it gives something, and provides what it needs in between.
+    /// Repeats `attempt` until it succeeds, and provides what it needs in between.
     ///
     /// # Errors
-    /// Those of `attempt`; `Full` by the rule of this module; any that ends all writing.
+    /// The errors of `attempt`; `Full` by the rule of this module; any error that ends all writing.
     pub(super) fn admit<T>(
         self: &Arc<Self>,
         need: &Need<'_>,
         attempt: &mut dyn FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         let _call = self.enter()?;
-        // A put is refused as soon as a full disk is known to stop background work. Deletes, and callers who ask
-        // for that work, wait until each job was refused once more.
+        // A put is refused as soon as a full disk is known to stop background work. Deletes, and
+        // callers that ask for that work, wait until each job was refused once more.
         let mut wait = match need {
             Need::Memtable(batch) if !batch.only_deletes() => Wait::of_put(),
             Need::Pool => Wait::of_put(),
@@ -195,8 +196,9 @@ impl Engine {
             if let Err(e) = self.check_writable() {
                 break Err(e);
             }
-            // Before the look at what is free, so that what readers let go of in between is not missed: they
-            // hold back extents and files with a view, and superseded entries with a snapshot.
+            // Read before the look at free space, so that a release by a reader in between is not
+            // missed: readers hold back extents and files with a view, and superseded entries with
+            // a snapshot.
             let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
             match attempt() {
                 Ok(Some(done)) => break Ok(done),
@@ -219,26 +221,28 @@ impl Engine {
             self.ground.count_stall(reason, wait.started.elapsed());
         }
         if let Need::Memtable(_) | Need::Flush | Need::Numbers = need {
-            // Others may have waited for the same memtable, and what was sealed is to be flushed.
+            // Others may wait for the same memtable, and the sealed one is to be flushed.
             self.jobs.wake_all();
         }
         result
     }
 
-    /// Whether a caller needs a memtable of more than the usual size. Spares ahead of need would be too small for it:
-    /// it would give each back, and jobs that make them would count as work that goes on.
+    /// Returns whether a caller needs a memtable of more than the usual size. Spares made ahead of
+    /// need would be too small: the caller would free each, and the jobs that make them would count
+    /// as progress.
     pub(super) fn is_larger_needed(&self) -> bool {
         !self.larger_needed.lock().is_empty()
     }
 
-    /// Returns the bytes of the largest memtable that a caller needs, or of one of the usual size.
+    /// Returns the bytes of the largest memtable that a caller needs, at least those of the usual
+    /// size.
     pub(super) fn largest_needed(&self) -> SpareBytes {
         let usual = self.pipeline.spare_bytes(None);
         let needed = self.larger_needed.lock();
         needed.iter().copied().fold(usual, SpareBytes::max)
     }
 
-    /// Makes what is needed, or waits for the work that does.
+    /// Provides what is needed, or waits for the work that does.
     fn provide(self: &Arc<Self>, need: &Need<'_>, held: bool, wait: &mut Wait) -> Result<()> {
         let batch = match need {
             Need::Memtable(batch) => Some(*batch),
@@ -255,7 +259,8 @@ impl Engine {
             Next::AwaitLogs => Awaits::Logs,
             Next::AwaitSpace => Awaits::Space,
             Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Space,
-            // Workers make spares ahead of need, and of the usual size. One that is needed is made here.
+            // Workers make spares of the usual size ahead of need. A spare that is needed now is
+            // made here.
             Next::MakeSpare => match self.prepare_spare(batch, rights.spare_size())? {
                 Spare::Ready => {
                     wait.spares += 1;
@@ -273,11 +278,11 @@ impl Engine {
         self.wait(awaits, held, wait)
     }
 
-    /// Lets background work go on, or finds that it cannot.
+    /// Waits for background work, or decides that it cannot make progress.
     fn wait(self: &Arc<Self>, awaits: Awaits, held: bool, wait: &mut Wait) -> Result<()> {
         wait.stalled = Some(awaits.reason());
         let is_tight = self.ground.reserve.is_tight();
-        // Puts on the reserve have to give back as much as they take of it.
+        // Puts on the reserve have to give back as much as they take from it.
         if is_tight
             && self.pipeline.buffer.is_none()
             && wait.drains.is_none()
@@ -287,24 +292,24 @@ impl Engine {
         }
         let is_manual = self.jobs.workers() == Workers::Manual;
         if wait.is_first {
-            // The device of a pool that has filled it may have room again.
+            // The device of a pool may have free space again.
             if matches!(awaits, Awaits::Space) && self.ground.pool.look_for_room() {
                 return Ok(());
             }
-            // Without threads, jobs that a full disk has stopped try again once for each call.
+            // Without threads, jobs stopped by a full disk try again once per call.
             self.look_for_room();
         }
         // Unflushed deletes may cover most of the pool or of the disk.
         let frees_by_deletes = match awaits {
             Awaits::Space => true,
-            // In place of an empty memtable, each put would take another log from the reserve.
+            // Instead of an empty memtable, each put would take another log from the reserve.
             Awaits::Disk(_) => self.pipeline.front.has_active_before(SeqNo::MAX),
             Awaits::Flush => is_tight && self.pipeline.bottom.is_outside_pool(),
             _ => false,
         };
         let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
-        // Without threads, jobs have tried when none can take a step. A thread that makes a spare may be refused what this
-        // caller is entitled to, and ends in a moment.
+        // Without threads, jobs have tried when none can take a step. A thread that makes a spare
+        // may be refused what this caller is entitled to, and ends in a moment.
         if !is_manual
             && !is_held
             && !matches!(awaits, Awaits::Spare)
@@ -317,7 +322,7 @@ impl Engine {
             }
             return Err(why);
         }
-        // The caller that makes a spare is at work, though no job runs.
+        // The caller that makes the spare is working although no job runs.
         let stuck =
             !self.goes_on(matches!(awaits, Awaits::Space))? && !matches!(awaits, Awaits::Spare);
         let turnover = self.jobs.turnover();
@@ -337,7 +342,7 @@ impl Engine {
         };
         let seen = (left, turnover);
         let turnover_max = match is_tight {
-            // On a full disk many jobs free room there before one frees space in the pool.
+            // On a full disk many jobs free disk space before one frees space in the pool.
             true => awaits.turnover_max().max(wait.turnover_max),
             false => awaits.turnover_max(),
         };
@@ -351,7 +356,8 @@ impl Engine {
                 true => FIRST_WAIT,
                 false => WAIT,
             }),
-            // Nothing would notify: no job runs, and readers let go silently.
+            // There is nothing to notify this thread: no job runs, and readers release views
+            // silently.
             Verdict::Look => std::thread::sleep(STUCK),
             Verdict::Stuck if frees_by_deletes && self.flush_deletes(&awaits, wait)? => {}
             Verdict::Stuck if self.move_for_room(&awaits, wait)? => {}
@@ -361,13 +367,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals the active memtable if it has deletes that free what the caller waits for: they free it by what becomes of
-    /// them, and in a full pool, or on a full disk, no writer would fill the memtable. False: it has none, or there is
-    /// no memtable to take its place.
+    /// Seals the active memtable if it contains deletes that free what the caller waits for. They
+    /// free it once they are flushed or drained, and in a full pool or on a full disk no writer
+    /// would fill the memtable. Returns false if it contains no such deletes, or if there is no
+    /// memtable to replace it.
     fn flush_deletes(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         let front = &self.pipeline.front;
         let (least, size) = match awaits {
-            // A put that finds no space must not fill the memtable of another caller, which is on the reserve.
+            // A put that finds no space must not fill the memtable of another caller, which is on
+            // the reserve.
             Awaits::Space | Awaits::Flush
                 if !self.pipeline.bottom.is_outside_pool() || self.ground.reserve.is_tight() =>
             {
@@ -383,17 +391,18 @@ impl Engine {
             return Ok(false);
         }
         wait.looks = 0;
-        // Jobs that a disk has refused may find room by these deletes.
+        // Jobs that a disk has refused may find space after these deletes.
         wait.refusals = self.refusals();
         let sealed = self.rotate(None)?;
         self.jobs.wake_all();
         Ok(sealed)
     }
 
-    /// Has data moved down where the disk has no room for another log, or for what would leave the pool, though nothing
-    /// else asks for that. A drain retires logs, and logs of deletes are small, far from all that logs may take; and where
-    /// it is refused, it may rewrite a table without what is deleted. Without a drain, level 0 is compacted even if it has
-    /// few tables, since their deletes may cover most of the disk. Returns false if no job can begin, or if none has
+    /// Moves data down if the disk has no space for another log, or for what would leave the pool,
+    /// although nothing else asks for that. A drain retires logs, and logs of deletes are small,
+    /// far below the cap of logs; a drain that is refused may rewrite a table without its deleted
+    /// entries. Without a drain, level 0 is compacted even if it has few tables, since their
+    /// deletes may cover most of the disk. Returns false if no job can begin, or if no job has
     /// completed an edit since the caller's last turns.
     fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         let for_disk = match awaits {
@@ -410,8 +419,9 @@ impl Engine {
         Ok(self.begin_for(Urgency::Space)? || self.begin_for(Urgency::Everything)?)
     }
 
-    /// Lets jobs go on: runs a step of one, or sees to it that workers have begun all that may run. False: no job
-    /// runs, and none can. `for_space`: one that frees space is begun even if space is not short for others.
+    /// Advances jobs: runs a step of one, or makes sure that workers have begun all that may run.
+    /// Returns false if no job runs or can run. `for_space`: begins a job that frees space even if
+    /// others are not short of it.
     pub(super) fn goes_on(self: &Arc<Self>, for_space: bool) -> Result<bool> {
         let is_manual = self.jobs.workers() == Workers::Manual;
         let rests = match is_manual {
@@ -421,12 +431,12 @@ impl Engine {
         if !rests {
             return Ok(true);
         }
-        // Jobs that a disk has refused try again when their time has come.
+        // Jobs that a disk has refused try again after their wait.
         let retries = !is_manual && self.disk_full().is_some();
         Ok(retries || for_space && self.begin_for(Urgency::Space)?)
     }
 
-    /// Why a caller gives up when nothing runs or can run.
+    /// Returns the error of a caller that gives up since nothing runs or can run.
     fn stuck_error(&self, awaits: Awaits) -> Error {
         match (self.disk_full(), awaits) {
             (_, Awaits::Disk(why)) | (Some(why), _) => why,
@@ -444,12 +454,12 @@ impl Engine {
         }
     }
 
-    /// Why a call is refused when nothing can free space.
+    /// Returns the error of a call if nothing can free space.
     pub(super) fn full_error(&self) -> Error {
         self.no_space("the rest is kept for moving data; delete data")
     }
 
-    /// Why a caller gives up when other writers take what is freed.
+    /// Returns the error of a caller that gives up since other writers take what is freed.
     fn starved_error(&self) -> Error {
         self.no_space("other writers take what is freed; try again when they write less")
     }
@@ -472,17 +482,17 @@ impl Engine {
     /// Makes a spare of this size.
     pub(crate) fn prepare_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Spare> {
         let Some(spares) = self.pipeline.front.spares() else {
-            // Its `rotate` has found no room, or there would be no need.
+            // `rotate` of such a front has found no space, or there would be no need.
             return Ok(Spare::PoolFull);
         };
         let spare = spares.prepare(batch, size);
         spare.inspect_err(|e| self.fail(e))
     }
 
-    /// What there is too little of for a spare of these `bytes`, which a put needs.
+    /// Returns what is lacking for a spare of these `bytes` that a put needs.
     pub(super) fn spare_lacks(&self, headroom: &Headroom, bytes: SpareBytes) -> Option<Lack> {
-        // A log of the active memtable goes only after the next memtable has come: that one is let in, and
-        // the cap exceeded by its log, where there is nothing else to drain.
+        // A log of the active memtable is retired only after the next memtable is installed. That
+        // memtable is admitted, and its log may exceed the cap, if there is nothing else to drain.
         let buffer = self.pipeline.buffer.as_ref();
         let drainable = || {
             self.pipeline.front.sealed_count() > 0
@@ -498,7 +508,7 @@ impl Engine {
     }
 }
 
-/// Whether readers hold what was refused, and may let go of it soon.
+/// Returns whether readers hold what was refused, and may release it soon.
 fn is_held_by_readers(why: &Error) -> bool {
     let source = std::error::Error::source(why);
     source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some())

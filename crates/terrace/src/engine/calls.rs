@@ -1,20 +1,22 @@
 //! Calls that may change the database, and the close that waits for them.
 //!
-//! A close lets others open the database, so nothing may be written behind it. A write that finds room is stopped by
-//! the front, which takes no batch once it is closed. Everything slower enters here: callers in the loop of admission,
-//! which make memtables and may run jobs, steps of jobs without workers, and ingests.
+//! After a close others may open the database, so nothing may be written after it. A write that
+//! finds room is stopped by the front, which takes no batch once it is closed. Everything slower
+//! enters here: callers in the loop of admission, which make memtables and may run jobs, steps of
+//! jobs without workers, and ingests.
 //!
 //! Invariants
-//!   L1  A call has entered before it looks at whether the database is closed, and looks again after each wait.
-//!   L2  A close marks the database closed, then waits here, and only then says that all is in order. Nobody closes the
-//!       database from inside such a call.
+//!   L1  A call enters before it checks whether the database is closed, and checks again after each
+//!       wait.
+//!   L2  A close marks the database closed, then waits here, and only then records a clean close.
+//!       The database is never closed from inside such a call.
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::Engine;
 use crate::error::Result;
 
-/// The calls that are under way.
+/// The calls in progress.
 #[derive(Default)]
 pub(super) struct Calls(RwLock<()>);
 
@@ -27,20 +29,21 @@ impl Engine {
     /// Enters a call. Calls nest.
     ///
     /// # Errors
-    /// `Closed`, and `Invalid` in a forked child, which has the lock as its parent had it.
+    /// `Closed`, and `Invalid` in a forked child, in which the lock is as the parent had it.
     pub(super) fn enter(&self) -> Result<Call<'_>> {
         self.check_open()?;
         let call = Call {
-            // Recursive: a call inside a call must not wait for the close that waits for both.
+            // Recursive: a nested call must not wait for the close that waits for both.
             _entered: self.calls.0.read_recursive(),
         };
         self.check_open()?;
         Ok(call)
     }
 
-    /// Waits until every call has left that entered before the database was marked closed.
+    /// Waits for all calls that entered before the database was marked closed.
     pub(super) fn wait_for_calls(&self) {
-        // BOUND: a call looks after each step of a job, and at least every few milliseconds while it waits.
+        // BOUND: a call checks after each step of a job, and at least every few milliseconds while
+        // it waits.
         drop(self.calls.0.write());
     }
 }

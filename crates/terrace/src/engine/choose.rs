@@ -1,19 +1,21 @@
 //! The scheduler's decision: where a thread looks for its next job, in which order.
 //!
-//! [`choose`] is a function of plain numbers, so its cases are a table (tests.rs). It returns places to look at; the
-//! engine takes the first job that it finds there (turns.rs). Whether a place has a job depends on locks and on work that
-//! is begun meanwhile, so the decision does not guess it.
+//! [`choose`] is a function of plain numbers, so its cases are a table (tests.rs). It returns
+//! places to look at; the engine takes the first job that it finds there (turns.rs). Whether a
+//! place has a job depends on locks and on work that is begun meanwhile, so the decision does not
+//! guess it.
 //!
-//! A compaction may take seconds. If drains had to wait for it, a pool or log files that fill meanwhile would stop
-//! writers; if compactions always had to wait for drains, level 0 would grow and reads would slow down. So a thread
-//! turns, between two steps, to the work that is nearer to slowing writers: drains while the pool or the logs press
-//! more than the bottom does, compactions otherwise ([`preferred`]). The job that it leaves is parked and resumes
-//! later, on any thread. If a thread of its own compacts, the others drain until the bottom slows writers.
+//! A compaction may take seconds. If drains had to wait for it, a pool or log files that fill
+//! meanwhile would stop writers; if compactions always had to wait for drains, level 0 would grow
+//! and reads would slow down. So a thread turns, between two steps, to the work that is nearer to
+//! slowing writers: drains while the pool or the logs press more than the bottom does, compactions
+//! otherwise ([`preferred`]). The job that it leaves is parked and resumes later, on any thread. If
+//! a dedicated thread compacts, the others drain until the bottom slows writers.
 
 use super::workers::Class;
 use crate::stages::{JobKind, Urgency};
 
-/// The pressure from which on nothing is merged before something is drained.
+/// At this pressure and above, nothing is merged before something is drained.
 const MERGES_BELOW: f64 = 0.75;
 
 /// A place where a thread looks for a job.
@@ -29,7 +31,7 @@ pub(super) enum Look {
     Ranges,
     /// Jobs of one kind that were begun.
     Begun(JobKind),
-    /// Jobs that were begun, but for flushes.
+    /// Jobs that were begun, except flushes.
     AnyBegun,
     /// A job of this kind that is not begun yet.
     New(JobKind, Urgency),
@@ -40,9 +42,9 @@ pub(super) enum Look {
 pub(super) enum Wanted {
     /// Nothing.
     Nothing,
-    /// Nothing, and writers rest.
+    /// Nothing, while writers rest.
     Rest,
-    /// Until what is in the buffer now has gone down.
+    /// The current contents of the buffer have been drained.
     Drained,
     /// An empty buffer.
     Everything,
@@ -58,27 +60,28 @@ pub(super) struct Now {
     pub(super) pressing: f64,
     /// The nearness of the bottom; `None` if drains stay in the pool.
     pub(super) bottom: Option<Nearness>,
-    /// The last choice put merges first.
+    /// Whether the last choice put merges first.
     pub(super) merged_first: bool,
-    /// Another job may take memory.
+    /// Whether another job may take memory.
     pub(super) has_memory: bool,
 }
 
-/// The nearness of the bottom to the point where nothing more may come down.
+/// The nearness of the bottom to the point at which it takes no more data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nearness {
-    /// At 1 its work is about to slow writers.
+    /// At 1 the work of the bottom is about to slow writers.
     pub(super) haste: f64,
-    /// At 1 nothing more may come down.
+    /// At 1 the bottom takes no more data.
     pub(super) pressure: f64,
-    /// Another thread compacts.
+    /// Whether another thread compacts.
     pub(super) apart: bool,
 }
 
 impl Nearness {
-    /// Returns the nearness as one number: a half where the bottom begins to slow writers, 1 where nothing more may
-    /// come down. Drains have to stop only at 1, so they are never kept from a pool that is full before. If another
-    /// thread compacts, the nearness is 0 until the bottom begins to slow writers.
+    /// Returns the nearness as one number: a half when the bottom begins to slow writers, 1 when it
+    /// takes no more data. Drains have to stop only at 1, so before that a full pool is always
+    /// drained. If another thread compacts, the nearness is 0 until the bottom begins to slow
+    /// writers.
     fn part(self) -> f64 {
         let pressure = self.pressure.clamp(0.0, 1.0);
         match self.apart {
@@ -88,8 +91,8 @@ impl Nearness {
     }
 }
 
-/// Returns which of drains and compactions comes first; `None` if nothing presses, or if both work in the pool and
-/// the order of jobs says enough.
+/// Returns which of drains and compactions comes first; `None` if nothing presses, or if both work
+/// in the pool and the order of jobs decides.
 pub(super) fn preferred(
     urgency: Urgency,
     pressing: f64,
@@ -103,7 +106,7 @@ pub(super) fn preferred(
     }
 }
 
-/// Returns the places where the thread of flushes looks. `is_held_up`: nothing may come down.
+/// Returns the places where the flush thread looks. `is_held_up`: the bottom takes no more data.
 pub(super) fn choose_flush(spare_is_due: bool, is_held_up: bool) -> Vec<Look> {
     let mut looks = Vec::with_capacity(4);
     if spare_is_due {
@@ -133,8 +136,8 @@ pub(super) fn choose(class: Class, now: &Now) -> (Vec<Look>, bool) {
         }
         return (looks, now.merged_first);
     }
-    // While space is short, merges come first every second time, because a buffer of many small tables is slow to read
-    // and to drain; but not if writers have all but stopped.
+    // While space is short, merges come first every second time, because a buffer of many small
+    // tables is slow to read and to drain; but not if writers have almost stopped.
     let merges_first = match urgency {
         Urgency::Space => !now.merged_first && now.pressing < MERGES_BELOW,
         Urgency::Rest | Urgency::None | Urgency::Everything => true,

@@ -8,7 +8,7 @@ use crate::stages::{Completion, Job, JobKind, Spare, SpareSize, Step};
 
 use super::Engine;
 
-/// Makes a spare memtable; a job so that it runs where flushes do.
+/// Makes a spare memtable. It is a job so that it runs in the flush thread.
 pub(super) struct MakeSpare(Arc<Engine>);
 
 impl MakeSpare {
@@ -24,7 +24,7 @@ impl Job for MakeSpare {
 
     fn step(&mut self) -> Result<Step> {
         Ok(match self.0.prepare_spare(None, SpareSize::Usual)? {
-            // A full pool is no failure: the writer that needs the spare waits or is told.
+            // A full pool is no failure: the writer that needs the spare waits or gets an error.
             Spare::Ready | Spare::Underway | Spare::PoolFull => Step::Done(Completion::nothing()),
             Spare::DiskFull(why) => Step::Retry(why),
         })
@@ -35,8 +35,8 @@ impl Job for MakeSpare {
     }
 }
 
-/// Syncs the logs where range deletes in them cover something of the bottom whole, or where a disk or the pool is
-/// full: what they cover may go then, and nothing has to be written for that first.
+/// Syncs the logs if range deletes in them cover a whole piece of the bottom, or if a disk or the
+/// pool is full: the covered data may be removed then, without any other write first.
 pub(super) struct SyncRanges(Arc<Engine>);
 
 impl SyncRanges {
@@ -58,12 +58,13 @@ impl Job for SyncRanges {
         let covers = ranges.is_some_and(|ranges| pipeline.bottom.is_covered(&ranges));
         let is_full = self.0.disk_full().is_some() || self.0.headroom().pool_is_short();
         if covers || is_full {
-            // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a power loss
-            // could take them, and not give back what they had hidden.
+            // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a
+            // power loss could lose them, and not bring back what they had hidden.
             let (before, begun) = (ground.ranges.durable(), Since::now());
             ground.ranges.mark_synced(pipeline.front.sync_logs()?);
             if ground.ranges.durable() > before {
-                // What waits for room may have what is covered now: it gives that back when it tries again.
+                // Jobs that wait for disk space may hold covered data now: they free it when they
+                // try again.
                 self.0.look_for_room();
                 event!(
                     debug,
@@ -77,7 +78,7 @@ impl Job for SyncRanges {
     }
 }
 
-/// A job whose work is done and whose edit found no room. It keeps the job, and so what belongs to that.
+/// A finished job whose edit found no room. It keeps the job, and so what the job holds.
 pub(super) struct Finish {
     job: Box<dyn Job>,
     completion: Option<Completion>,

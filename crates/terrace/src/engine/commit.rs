@@ -1,4 +1,4 @@
-//! Commit: gives a batch to the front, and makes room first when the memtable is full.
+//! Commit: gives a batch to the front, and makes room first if the memtable is full.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,12 +16,12 @@ use crate::types::{Durability, KEY_BYTES_MAX};
 use super::admission::Need;
 use super::{Engine, governor};
 
-/// How often a deleted range may be in memory: in the views of now and of before, and in what jobs write
-/// and have written of it.
+/// How many copies of a range delete memory may hold: in the current and previous views, and in
+/// what jobs write and have written of it.
 pub(super) const RANGE_COPIES: u64 = 6;
 
 impl Engine {
-    /// Writes `batch`: all of it or nothing, durable as asked and visible on return.
+    /// Writes `batch` atomically, durable as asked and visible on return.
     pub(crate) fn write(self: &Arc<Self>, batch: &mut Batch, durability: Durability) -> Result<()> {
         self.check_writable()?;
         if batch.len() == 0 {
@@ -50,7 +50,8 @@ impl Engine {
                     if pending.needs_view {
                         failpoint!(RangeUnseen skips self.install_view());
                     }
-                    // PERSIST: the record before the entries are visible; it is in its log since `write` (W3).
+                    // PERSIST: the record before the entries are visible; it is in its log since
+                    // `write` (W3).
                     front.publish(pending, durability).inspect_err(failed)?;
                     if wakes {
                         self.jobs.wake_workers();
@@ -70,10 +71,11 @@ impl Engine {
         Ok(())
     }
 
-    /// An error when a keyspace of `batch` was dropped; else how often one was refused by then.
+    /// Returns an error if a keyspace of `batch` was dropped; else how many batches were refused by
+    /// then.
     #[inline]
     fn check_keyspaces(&self, batch: &Batch) -> Result<u64> {
-        // The count first: a drop that the check does not see changes it.
+        // The count is read first: a drop that the check does not see changes it.
         let refusals = self.ground.dropped.refusals();
         for keyspace in batch.named_keyspaces() {
             self.check_keyspace(keyspace)?;
@@ -102,7 +104,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses a batch for which the budget of memory has no place.
+    /// Refuses a batch that the memory budget has no room for.
     fn check_memory_of(&self, batch: &Batch) -> Result<()> {
         let limits = &self.ground.memory.limits;
         let budget = || human_bytes(self.ground.options.memory_bytes.unwrap_or(0));
@@ -115,7 +117,7 @@ impl Engine {
                 limits.entry_bytes
             )));
         }
-        // A memtable of its own is memory that nobody has planned.
+        // A memtable of its own size would be memory outside the plan.
         let bytes_for = |batch| self.pipeline.spare_bytes(batch);
         if bytes_for(Some(batch)).is_beyond(bytes_for(None)) {
             return Err(Error::invalid(format!(
@@ -141,7 +143,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A place in the budget for the range deletes of a batch, until a view has them.
+    /// Leases memory for the range deletes of a batch until a view contains them.
     fn admit_ranges(&self, batch: &Batch) -> Result<Option<Lease>> {
         let memory = &self.ground.memory;
         if batch.ranges() == 0 || !memory.is_limited() {
@@ -149,7 +151,7 @@ impl Engine {
         }
         let ranges = batch.range_deletes(0);
         let mut coming = memory.ranges.lease();
-        // It has no limit of its own: those of other writers count, whoever came first.
+        // The lease is unlimited by itself: the leases of other writers count too, in any order.
         let _ = coming.set(ranges.iter().map(pieces_bytes).sum());
         let snapshots = self.ground.snapshots.stripes().len();
         let view = self.views.pin();
@@ -173,7 +175,7 @@ impl Engine {
         Ok(Some(coming))
     }
 
-    /// Holds one write back for as long as the governor says.
+    /// Delays a write for as long as the governor asks.
     fn slow_down(&self, batch: &Batch) {
         if self.jobs.workers() == Workers::Manual {
             return;
@@ -192,7 +194,7 @@ impl Engine {
         self.ground.count_stall(self.throttle.reason(), waited);
     }
 
-    /// Seals the memtable, waiting for a spare one if need be.
+    /// Seals the memtable, and waits for a spare one if need be.
     fn make_room(self: &Arc<Self>, batch: &Batch, full: u64) -> Result<()> {
         self.admit(&Need::Memtable(batch), &mut || {
             let rotated = self.rotate(Some((batch, full)))?;
@@ -200,8 +202,8 @@ impl Engine {
         })
     }
 
-    /// Replaces the memtable as [`Front::rotate`](crate::stages::Front::rotate) does, and shows its successor. False:
-    /// there is no spare.
+    /// Replaces the memtable as [`Front::rotate`](crate::stages::Front::rotate) does, and shows its
+    /// successor. Returns false if there is no spare.
     pub(super) fn rotate(&self, full: Option<(&Batch, u64)>) -> Result<bool> {
         match self.pipeline.front.rotate(full)? {
             Rotated::NoSpare => return Ok(false),

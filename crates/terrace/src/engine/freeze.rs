@@ -1,14 +1,14 @@
-//! Freeze: one moment of the database for those who copy all of it while writers go on.
+//! Freeze: one moment of the database, for a copy of all of it while writers run.
 //!
-//! A view and a sequence number are taken together, so that the view has every entry up to the
-//! number, and its files have none above it: files can be copied as they are. The rest is walked
-//! with a cursor that shows of each key the version that the number sees, tombstones included, since
-//! they may delete what is in the files.
+//! A view and a sequence number are taken together, so that the view contains every entry up to the
+//! number, and its files contain none above it: files can be copied as they are. The rest is walked
+//! with a cursor that shows of each key the version visible at the number, including tombstones,
+//! since they may delete entries in the files.
 //!
-//! A view keeps all that reclaims have emptied since. Where nothing was in files, the number alone keeps
-//! what the cursor shows, so no view is held between its chunks: however long the copy takes, writers
-//! have the space that they would have without it. Else the view is held to the end. Then the bottom is
-//! files, and what is kept are the tables of the pool that have not been walked yet.
+//! A view keeps everything that reclaims have emptied since. If nothing was in files, the number
+//! alone keeps what the cursor shows, so no view is held between its chunks: however long the copy
+//! takes, writers have the same space as without it. Otherwise the view is held to the end. The
+//! bottom is files then, and what is kept are the tables of the pool that are not walked yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use crate::types::{EntryKind, SeqNo};
 use super::Engine;
 use super::view::View;
 
-/// Entries of one chunk, and bytes after which it ends early.
+/// The maximum entries of a chunk, and the bytes after which it ends early.
 const CHUNK_ENTRIES: usize = 1024;
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -37,7 +37,7 @@ pub(crate) struct Frozen {
     view: Arc<View>,
 }
 
-/// The number of a moment, which keeps the versions that it sees.
+/// The number of a moment. It keeps the versions visible at it.
 struct Registered {
     engine: Arc<Engine>,
     seq: SeqNo,
@@ -51,13 +51,13 @@ impl Drop for Registered {
 }
 
 impl Engine {
-    /// This moment.
+    /// Freezes the current moment.
     pub(crate) fn freeze(self: &Arc<Self>) -> Result<Frozen> {
         self.check_open()?;
         let ground = &self.ground;
-        // No view can be installed between the two. So whatever is visible is in this view: it was
-        // there before it had a number. And its files have nothing above: what goes into a file is
-        // visible before, or, of an ingest, becomes so with the view.
+        // No view can be installed between the two. So everything visible is in this view: it was
+        // there before it had a number. And its files contain nothing above the number: what goes
+        // into a file is visible before, or, for an ingest, becomes visible with the view.
         let (view, seq) = self.views.hold_during(|| {
             let snapshots = &ground.snapshots;
             snapshots.register_number(&ground.sequencer, &ground.time)
@@ -70,8 +70,9 @@ impl Engine {
         Ok(Frozen { moment, view })
     }
 
-    /// Moves all of `cursor` to the lowest stage, whose entries are all older, and takes the numbers up to
-    /// `seq`. For an engine that nobody else uses yet. `moved` is called after each step.
+    /// Moves all of `cursor` to the lowest stage, whose entries are all older, and takes the
+    /// numbers up to `seq`. For an engine without other users yet. `moved` is called after each
+    /// step.
     pub(crate) fn absorb_all(
         self: &Arc<Self>,
         cursor: Box<dyn Cursor>,
@@ -104,7 +105,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The same where the buffer keeps all data: makes tables of the newest values, all with the number `seq`.
+    /// The same if the buffer keeps all data: makes tables of the newest values, all with the
+    /// number `seq`.
     fn build_all(
         self: &Arc<Self>,
         mut cursor: Box<dyn Cursor>,
@@ -148,24 +150,24 @@ impl Engine {
 }
 
 impl Frozen {
-    /// The number of the moment.
+    /// Returns the number of the moment.
     pub(crate) fn seq(&self) -> SeqNo {
         self.moment.seq
     }
 
-    /// The files that hold a part of it.
+    /// Returns the files that contain a part of it.
     pub(crate) fn files(&self) -> Vec<NamedFile> {
         let sources = self.view.sources.iter();
         sources.flat_map(|source| source.files()).collect()
     }
 
-    /// About how many bytes the cursor has to walk.
+    /// Returns the approximate number of bytes that the cursor has to walk.
     pub(crate) fn bytes_beside_files(&self) -> u64 {
         let sources = self.view.sources.iter().filter(|s| s.files().is_empty());
         sources.map(|source| source.verify_bytes()).sum()
     }
 
-    /// A cursor over what is not in files, which the caller has copied by then.
+    /// Returns a cursor over the entries outside files. The caller has copied the files by then.
     pub(crate) fn cursor(self) -> FrozenCursor {
         FrozenCursor {
             moves_on: self.files().is_empty(),
@@ -189,16 +191,16 @@ struct Kept {
     seq: SeqNo,
     kind: u8,
     value: Vec<u8>,
-    /// Of an entry that expires.
+    /// The expiry, or 0.
     expiry: Millis,
 }
 
-/// A cursor over the versions that one moment sees. It fetches chunks, and lets the sources go
-/// between them.
+/// A cursor over the versions visible at one moment. It fetches chunks, and releases the sources in
+/// between.
 pub(crate) struct FrozenCursor {
     moment: Registered,
-    /// Nothing was in files, so all of the current view does as well as that of the moment, and the pool
-    /// gets back what jobs have emptied.
+    /// Whether nothing was in files. Then the current view can replace that of the moment, and the
+    /// pool gets back what jobs have emptied.
     moves_on: bool,
     /// `None` between the chunks of a cursor that moves on.
     view: Option<Arc<View>>,
@@ -206,7 +208,7 @@ pub(crate) struct FrozenCursor {
     merged: Option<MergeCursor>,
     chunk: Vec<Kept>,
     at: usize,
-    /// Where the walk began.
+    /// The start of the walk.
     start: (u32, Vec<u8>),
     /// The last key looked at.
     last: Option<(u32, Vec<u8>)>,
@@ -214,7 +216,7 @@ pub(crate) struct FrozenCursor {
     handed_out: Arc<HandedOut>,
 }
 
-/// What a cursor has handed out so far.
+/// The counts of what a cursor has returned so far.
 #[derive(Debug, Default)]
 pub(crate) struct HandedOut {
     pub(crate) entries: AtomicU64,
@@ -222,7 +224,7 @@ pub(crate) struct HandedOut {
 }
 
 impl FrozenCursor {
-    /// Counts what the cursor hands out, for whoever watches.
+    /// Returns the counts of what the cursor returns, for progress reports.
     pub(crate) fn handed_out(&self) -> Arc<HandedOut> {
         Arc::clone(&self.handed_out)
     }
@@ -230,7 +232,7 @@ impl FrozenCursor {
     fn fetch(&mut self) -> Result<()> {
         self.chunk.clear();
         self.at = 0;
-        // BOUND: each turn moves the last key on, or ends.
+        // BOUND: each turn advances the last key, or ends.
         while self.chunk.is_empty() && !self.ended {
             let engine = Arc::clone(&self.moment.engine);
             engine.check_open()?;
@@ -238,8 +240,8 @@ impl FrozenCursor {
             let mut positioned = true;
             let mut merged = self.merged.take().unwrap_or_else(|| {
                 positioned = false;
-                // What is in files is copied with them, if any were there at the moment. If none were,
-                // there may be some by now, and they have to be walked too.
+                // Entries in files are copied with them, if there were files at the moment. If
+                // there were none, there may be some by now, and they have to be walked too.
                 let walked = |source: &&Arc<dyn Source>| self.moves_on || source.files().is_empty();
                 let sources = view.sources.iter().filter(walked);
                 MergeCursor::new(sources.map(|source| source.cursor()).collect())
@@ -275,7 +277,7 @@ impl FrozenCursor {
     ) -> Result<()> {
         if !positioned {
             merged.seek(&match &self.last {
-                // Behind all versions of the last key.
+                // After all versions of the last key.
                 Some((keyspace, key)) => Target {
                     keyspace: *keyspace,
                     key,
@@ -294,7 +296,7 @@ impl FrozenCursor {
             let last = self.last.as_ref().map(|(k, key)| (*k, key.as_slice()));
             let seen = last == Some(place);
             if last.is_some_and(|last| last > place) {
-                // BOUND: damaged links may go round; then keys stop ascending.
+                // BOUND: damaged links may form a cycle; then keys stop ascending.
                 return Err(Error::corruption(format!(
                     "keys do not ascend at {}: run verify, and rebuild what is left with \
                      \"terrace repair\"",
@@ -303,7 +305,8 @@ impl FrozenCursor {
             }
             if entry.seq <= self.moment.seq && !seen {
                 self.last = Some((entry.keyspace, entry.key.to_vec()));
-                // What it may hide in the files, the range delete hides too, and that is copied.
+                // The range delete, which is copied, also hides the entries in files that it may
+                // hide.
                 let deleted = ranges.is_some_and(|ranges| {
                     entry.keyspace < SHADOW
                         && ranges.newest(entry.keyspace, entry.key, self.moment.seq)
@@ -337,7 +340,7 @@ impl FrozenCursor {
 
 impl Cursor for FrozenCursor {
     fn hold(&mut self) -> bool {
-        // What it has is its own.
+        // Its entries are copies.
         true
     }
 
@@ -348,7 +351,7 @@ impl Cursor for FrozenCursor {
         self.last = None;
         self.ended = false;
         self.merged = None;
-        // A drain looks for range deletes first, which are the last.
+        // A drain first looks for range deletes, which come last, so the counts restart.
         self.handed_out.entries.store(0, Ordering::Relaxed);
         self.handed_out.bytes.store(0, Ordering::Relaxed);
         self.fetch()

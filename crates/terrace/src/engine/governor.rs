@@ -1,16 +1,16 @@
-//! Governor: how fast writers may write while the store cannot move data down as fast.
+//! The governor: limits the rate of writers while the store cannot move data down as fast.
 //!
-//! Pressure says how near the store is to the point where writers would have to stop: 0 is no need,
-//! 1 is that point. While there is none, nothing is limited and nothing is counted. From then on the
-//! governor looks for the rate at which pressure stays at one half, which is the rate at which
-//! background work keeps up, whatever limits that: a slow disk, a compaction of many levels, a
-//! neighbour. Background work comes and goes in pieces as large as a memtable or a table, so pressure jumps;
-//! the rate must not. A proportional part reacts to each jump by a small factor, an integral part
-//! finds the rate over a second or so.
+//! Pressure is how near the store is to the point at which writers would have to stop: 0 is no
+//! need, 1 is that point. At zero pressure nothing is limited and nothing is counted. Above it the
+//! governor looks for the rate at which pressure stays at one half: the rate at which background
+//! work keeps up, whatever limits that: a slow disk, a compaction of many levels, other processes.
+//! Background work comes and goes in pieces as large as a memtable or a table, so pressure jumps;
+//! the rate must not. A proportional part reacts to each jump by a small factor, and an integral
+//! part finds the rate over a second or so.
 //!
-//! Every write is charged for its bytes, whoever writes, and waits for as long as the rate asks: a
-//! few microseconds at each write instead of a long stop at some. What one waited too long, as
-//! sleepers do, is credited to those that follow.
+//! Every write of every thread is charged for its bytes, and waits for as long as the rate asks: a
+//! few microseconds at each write instead of a long stop now and then. If one waited too long, as
+//! sleepers do, the excess is credited to the next ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,51 +21,51 @@ use crate::metrics::{Counters, OpCounter};
 use crate::stages::Pressure;
 
 /// The pressure that the governor aims at: as far from stopping writers as from leaving background
-/// work without any.
+/// work idle.
 const AIM: f64 = 0.5;
-/// In how many seconds the rate changes by a factor of e for each unit that pressure is off the aim.
-/// Shorter: jumps of pressure pass into the rate. Longer: the reserve is used up before a slower disk
-/// is noticed.
+/// The seconds in which the rate changes by a factor of e for each unit by which pressure is off
+/// the aim. Shorter: jumps of pressure reach the rate. Longer: the reserve is used up before a
+/// slower disk is noticed.
 const INTEGRAL_SECONDS_MIN: f64 = 1.0;
-/// The same while background work has nothing to do: what limited it is over, and nobody is asked to wait for
+/// The same while background work is idle: its limit no longer holds, and writers must not wait for
 /// nothing.
 const IDLE_SECONDS: f64 = 0.1;
-/// By which factor a unit of pressure changes the rate at once.
+/// The factor by which a unit of pressure changes the rate at once.
 const PROPORTIONAL: f64 = 4.0;
-/// From this pressure on, writers are slowed more and more, so that they come to the stop, if
-/// ever, at a crawl.
+/// Above this pressure, writers are slowed more and more, so that they reach the stop, if ever, at
+/// a crawl.
 const NEAR_STOP: f64 = 0.75;
 /// The part of the rate that is left at the stop.
 const CRAWL: f64 = 1.0 / 16.0;
-/// The lowest rate in bytes a second; that writers stop is for others to decide.
+/// The lowest rate in bytes per second. Stopping writers is left to others.
 const RATE_MIN: f64 = 1024.0 * 1024.0;
-/// What is written is measured over at least this time.
+/// Written bytes are measured over at least this time.
 const WINDOW: f64 = 0.02;
-/// A longer one, in which nobody looked, does not say how fast writers are while they write.
+/// A longer window without a look does not show how fast writers are while they write.
 const WINDOW_MAX: f64 = 0.1;
-/// The time over which it is averaged, in seconds.
+/// The time constant of the average, in seconds.
 const AVERAGE: f64 = 0.3;
-/// How often writers that are slowed look how things are, in nanoseconds.
+/// The interval of looks by slowed writers, in nanoseconds.
 const LOOK_NANOS: u64 = 2_000_000;
-/// What an entry is charged beside its key and value: its place in log and memtable.
+/// The charge for an entry in addition to its key and value: its place in log and memtable.
 const ENTRY_BYTES: u64 = 32;
-/// The time for which nobody wrote and that may be made up for at full speed, in nanoseconds.
+/// The idle time that writers may make up for at full speed, in nanoseconds.
 const CREDIT_NANOS: u64 = 1_000_000;
-/// BOUND: no write waits longer; the rest is left to those that follow.
+/// BOUND: no write waits longer; the rest is left to the next ones.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// The shortest wait for which the core is offered to others: they keep it longer than this.
+/// The shortest wait for which the thread yields its core: other threads keep it longer than this.
 const YIELD_MIN: Duration = Duration::from_micros(20);
-/// The shortest wait that is worth a sleep, which takes this much longer than it should.
+/// The shortest wait that is worth a sleep, which overshoots by about this much.
 const SLEEP_MIN: Duration = Duration::from_micros(60);
 
-/// The limit on the rate of writers. Any number of threads.
+/// The limit on the rate of writers. Any number of threads may use it.
 pub(crate) struct Governor {
     started: Instant,
-    /// Nanoseconds that a mebibyte takes; 0: no limit.
+    /// Nanoseconds per mebibyte; 0 is no limit.
     cost: AtomicU64,
     /// When the next write is due, in nanoseconds since the start.
     next: AtomicU64,
-    /// When somebody should look again, in nanoseconds since the start.
+    /// When the next look is due, in nanoseconds since the start.
     look: AtomicU64,
     /// LOCK: held for a few floating-point operations.
     control: Mutex<Control>,
@@ -82,13 +82,13 @@ impl Governor {
         }
     }
 
-    /// Whether writers are slowed.
+    /// Returns whether writers are slowed.
     #[inline]
     pub(crate) fn slows(&self) -> bool {
         self.cost.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether it is time to tell the pressure again; true for one of those that ask.
+    /// Returns whether it is time to report the pressure again; true for one of the callers.
     pub(crate) fn look_is_due(&self) -> bool {
         let now = self.started.elapsed().as_nanos() as u64;
         let due = self.look.load(Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl Governor {
         self.cost.store(cost, Ordering::Relaxed);
     }
 
-    /// Charges a write of `entries` with so many bytes; how long it has to wait.
+    /// Charges a write of `entries` with `bytes` in total. Returns how long it has to wait.
     pub(crate) fn charge(&self, bytes: u64, entries: u64) -> Duration {
         let bytes = bytes.saturating_add(entries.saturating_mul(ENTRY_BYTES));
         let now = self.started.elapsed().as_nanos() as u64;
@@ -118,14 +118,14 @@ impl Governor {
     }
 }
 
-/// Takes the next place of `next` at a `cost` a mebibyte; how long it is until then.
+/// Takes the next place of `next` at a `cost` per mebibyte. Returns the time until then.
 fn charge(next: &AtomicU64, now: u64, bytes: u64, cost: u64) -> Duration {
     let nanos = (u128::from(bytes) * u128::from(cost)) >> 20;
     let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
     let from = |next: u64| next.max(now.saturating_sub(CREDIT_NANOS));
     let before = next
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-            // What is owed never grows beyond what one write would wait for: rates change.
+            // The debt never grows beyond the wait of one write, because rates change.
             let most = now + WAIT_MAX.as_nanos() as u64;
             Some(from(next).saturating_add(nanos).min(most))
         })
@@ -134,8 +134,8 @@ fn charge(next: &AtomicU64, now: u64, bytes: u64, cost: u64) -> Duration {
     Duration::from_nanos(due.saturating_sub(now)).min(WAIT_MAX)
 }
 
-/// Lets so much time pass, as exactly as the system can: most waits are shorter than what a sleep takes, and
-/// many are shorter than what it costs to leave the core.
+/// Waits as exactly as the system can: most waits are shorter than a sleep, and many are shorter
+/// than the cost of yielding the core.
 pub(crate) fn pass(wait: Duration) {
     if wait >= SLEEP_MIN {
         std::thread::sleep(wait);
@@ -152,52 +152,54 @@ pub(crate) fn pass(wait: Duration) {
     }
 }
 
-/// Finds the rate. Pure: time and everything else are told.
+/// Finds the rate. Pure: time and all other inputs are arguments.
 #[derive(Default)]
 struct Control {
-    /// The rate at which background work is thought to keep up, in bytes a second; `None` while nothing
-    /// is limited.
+    /// The rate at which background work is thought to keep up, in bytes per second; `None` while
+    /// nothing is limited.
     rate: Option<f64>,
-    /// When the last step was, in seconds.
+    /// The time of the last step, in seconds.
     at: f64,
-    /// Since when what is written is being measured, and what had been written then.
+    /// The start of the measurement, and the bytes written by then.
     window: (f64, u64),
-    /// What is written in a second.
+    /// The bytes written per second.
     demand: f64,
-    /// The same in the last window alone, or, where that was too long, as fast as writers have been.
+    /// The same in the last window alone, or, if that was too long, the highest rate of writers so
+    /// far.
     fresh: f64,
-    /// The most that was written in a second, of windows that were short enough.
+    /// The highest rate over windows that were short enough.
     most: f64,
 }
 
 impl Control {
-    /// The rate to allow from `now` on, a time in seconds, when so many bytes have been written since
-    /// the start. `None`: any.
+    /// Returns the rate to allow from `now` on, a time in seconds, given the bytes written since
+    /// the start. `None`: unlimited.
     fn step(&mut self, now: f64, written: u64, pressure: Pressure, busy: bool) -> Option<f64> {
-        // As the threads come, which may be out of order.
+        // Threads may arrive out of order.
         let elapsed = (now - self.at).max(0.0);
         self.at = self.at.max(now);
         self.measure(now, written);
         let range = pressure.range as f64;
-        // A pressure that is not a number is none.
+        // NaN and negative numbers count as zero pressure.
         let pressure = if pressure.part > 0.0 {
             pressure.part.min(1.0)
         } else {
             0.0
         };
         let rate = match self.rate {
-            // Of pressure that was left when nobody writes any more nothing is learned: a limit set then would
-            // be none of background work, and hold back whoever comes next.
+            // Pressure that is left when writers have stopped teaches nothing: a limit set then
+            // would not reflect background work, and would hold back the next writer.
             None if pressure == 0.0 || self.fresh == 0.0 => return None,
-            // At first as fast as before up to the aim, and slower only beyond it: that there is pressure does
-            // not say yet that background work could not keep up.
+            // At first as fast as before up to the aim, and slower only beyond it: pressure alone
+            // does not show yet that background work cannot keep up.
             None => self.demand.max(self.fresh),
             Some(rate) => {
-                // Where nothing is left to do, waiting for it would be waiting for nothing.
+                // If nothing is left to do, writers would wait for nothing.
                 let off = if busy { AIM - pressure } else { AIM };
-                // Where writers do not come near their limit, pressure says nothing about it.
+                // If writers do not come near their limit, pressure says nothing about it.
                 let used = self.demand > rate * factor(pressure) / 2.0;
-                // The more bytes a unit of pressure stands for, the longer it takes to follow the rate.
+                // The more bytes a unit of pressure stands for, the longer it takes to follow the
+                // rate.
                 let time = match busy {
                     true => (2.0 * range / rate).max(INTEGRAL_SECONDS_MIN),
                     false => IDLE_SECONDS,
@@ -237,7 +239,7 @@ impl Control {
     }
 }
 
-/// What pressure does to the rate at once.
+/// Returns the factor by which pressure changes the rate at once.
 fn factor(pressure: f64) -> f64 {
     let near = ((pressure - NEAR_STOP) / (1.0 - NEAR_STOP)).clamp(0.0, 1.0);
     PROPORTIONAL.powf(AIM - pressure) * CRAWL.powf(near)
@@ -249,22 +251,22 @@ mod tests {
 
     const MB: f64 = 1e6;
 
-    /// A store whose background work moves `supply` bytes a second, in tables of `table` bytes, of what
-    /// comes in memtables of `memtable` bytes; pressure goes from 0 to 1 over `range` bytes.
+    /// A store whose background work moves `supply` bytes per second, in tables of `table` bytes,
+    /// of memtables of `memtable` bytes; pressure goes from 0 to 1 over `range` bytes.
     struct Plant {
         supply: f64,
         memtable: f64,
         table: f64,
         range: f64,
-        /// Bytes that are in memory when there begins to be pressure.
+        /// Bytes in memory when pressure begins.
         easy: f64,
-        /// Nothing is moved before there is pressure.
+        /// Whether nothing is moved before there is pressure.
         lazy: bool,
     }
 
-    /// What a run was like after its first part.
+    /// Measurements of a run after its first part.
     struct Seen {
-        /// The part of what background work could do that it had to do.
+        /// The utilization of background work.
         busy: f64,
         /// The lowest and highest rate of writers, as parts of the supply.
         rates: (f64, f64),
@@ -273,7 +275,7 @@ mod tests {
     }
 
     impl Plant {
-        /// Writers that could write `demand` bytes a second do so for so many seconds.
+        /// Runs writers that could write `demand` bytes per second.
         fn run(&self, demand: f64, seconds: f64, settled: f64) -> Seen {
             let mut control = Control::default();
             let (mut written, mut moved, mut now) = (0.0, 0.0, 0.0);
@@ -281,7 +283,7 @@ mod tests {
             let mut rates = (f64::MAX, 0.0f64);
             let tick = 0.002;
             while now < seconds {
-                // Memtables are taken whole, and tables given back whole.
+                // Memtables are taken whole, and tables freed whole.
                 let taken = (written / self.memtable).ceil() * self.memtable;
                 let freed = (moved / self.table).floor() * self.table;
                 let part = ((taken - freed - self.easy) / self.range).clamp(0.0, 1.0);
@@ -291,7 +293,7 @@ mod tests {
                 };
                 let allowed = control.step(now, written as u64, pressure, moved < written);
                 let rate = allowed.unwrap_or(demand).min(demand);
-                // Where the stop is, nobody writes.
+                // At the stop, nothing is written.
                 let stopped = part >= 1.0;
                 written += if stopped { 0.0 } else { rate * tick };
                 if !self.lazy || part > 0.0 {
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Stores with slow and fast disks, small and large memory.
+    /// Returns stores with slow and fast disks, small and large memory.
     fn plants(lazy: bool) -> impl Iterator<Item = Plant> {
         let sizes = [
             (64.0, 1.0, 256.0),
@@ -336,8 +338,8 @@ mod tests {
         })
     }
 
-    /// Writers faster than background work come to its pace: they are never stopped, it is never idle, and what
-    /// they may write does not jump.
+    /// Writers faster than background work come to its rate: they are never stopped, background
+    /// work is never idle, and the allowed rate does not jump.
     #[test]
     fn writers_come_to_the_pace_of_background_work() {
         for plant in plants(false) {
@@ -360,8 +362,8 @@ mod tests {
         }
     }
 
-    /// Writers slower than background work are never slowed, whether that begins at once or only under
-    /// pressure.
+    /// Writers slower than background work are never slowed, whether background work begins at once
+    /// or only under pressure.
     #[test]
     fn slow_writers_are_left_alone() {
         for plant in plants(false).chain(plants(true)) {
@@ -381,8 +383,8 @@ mod tests {
         }
     }
 
-    /// Where nothing is left to do and pressure stays, as in a pool full of live data, nobody is held
-    /// back for it more and more.
+    /// If nothing is left to do and pressure stays, as in a pool full of live data, writers are not
+    /// held back increasingly.
     #[test]
     fn nobody_waits_for_idle_work() {
         let mut control = Control::default();
@@ -400,8 +402,8 @@ mod tests {
         assert!(rate > 300.0 * MB, "{rate}");
     }
 
-    /// Pressure that is left while nobody writes sets no limit for who writes next, and one that was set before
-    /// is gone soon where nothing is left to do.
+    /// Pressure left while nothing is written sets no limit for the next writer, and a limit that
+    /// was set before is lifted soon if nothing is left to do.
     #[test]
     fn a_writer_after_a_rest_is_not_held_back() {
         let at = |part| Pressure {
@@ -423,7 +425,7 @@ mod tests {
             (slowest, rate)
         };
         run(1.0, 800.0 * MB, 0.0, true);
-        // Writers have stopped, and background work goes on.
+        // Writers have stopped, and background work continues.
         run(3.0, 0.0, 0.4, true);
         let (slowest, _) = run(1.0, 800.0 * MB, 0.4, true);
         assert!(slowest > 500.0 * MB, "{slowest}");
@@ -434,7 +436,8 @@ mod tests {
         assert!(fast > 400.0 * MB, "{fast}");
     }
 
-    /// Where nobody looks for long, what little was written meanwhile is not taken for all that writers could.
+    /// After a long time without a look, the few bytes written meanwhile do not count as the rate
+    /// of writers.
     #[test]
     fn a_late_look_sets_no_crawl() {
         let half = Pressure {
@@ -453,7 +456,7 @@ mod tests {
         assert!(rate.is_some_and(|rate| rate > 500.0 * MB), "{rate:?}");
     }
 
-    /// No pressure, no limit; and numbers that are none change nothing.
+    /// Without pressure there is no limit, and NaN and other invalid numbers change nothing.
     #[test]
     fn without_need_there_is_no_limit() {
         let mut control = Control::default();
@@ -469,10 +472,10 @@ mod tests {
         assert!(crawl.is_some_and(|rate| rate < (1u64 << 40) as f64 * CRAWL));
     }
 
-    /// Writes wait for the sum of what all of them cost, less what some waited too long.
+    /// Writes wait for the sum of all their costs, less the excess waits of some.
     #[test]
     fn every_write_is_charged() {
-        // A mebibyte a millisecond.
+        // A mebibyte per millisecond.
         let cost = 1_000_000;
         let next = AtomicU64::new(0);
         let start = 1_000_000_000;

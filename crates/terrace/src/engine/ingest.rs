@@ -1,24 +1,26 @@
-//! Ingest: sorted entries that go in below the front, past log and memtables, and appear at once.
+//! Ingest: sorted entries written below the front, bypassing logs and memtables, and made visible
+//! at once.
 //!
 //! The entries get one sequence number, chosen when the ingest begins and far above all that are
-//! taken, so that tables can be written with it before it is their turn. Nobody sees them, and a
-//! crash leaves nothing of them, until `finish`:
+//! taken, so that tables can be written with it in advance. They are invisible, and a crash removes
+//! them, until `finish`:
 //!
-//!   1. What is older and would hide the entries moves below them, while writers go on: of the sources
-//!      above, the newest one that has an entry or a range delete between the first and the last key, and
-//!      those that are older, since tables leave the buffer oldest first. Where none has, nothing moves.
-//!   2. Every number up to that one is taken, and the memtable replaced: whoever writes from now on
-//!      has a larger number, in another memtable, and waits to become visible. What came between the
-//!      keys since the last round of step 1 began moves too, and nobody can add to it.
-//!   3. One manifest edit names all tables; then one view shows them, at the moment in which their
-//!      number becomes visible. No job begins between the moment in which the stages have the tables and that
-//!      one: tables that change in place belong to older views too, and would show there what a drain or
-//!      a merge had moved already; and snapshots of that time are not among those that a job heeds.
+//!   1. Older data that would hide the entries moves below them, while writers run: of the sources
+//!      above, the newest one that contains an entry or a range delete between the first and the
+//!      last key, and all older ones, since tables leave the buffer oldest first. If no source
+//!      contains any, nothing moves.
+//!   2. Every number up to that one is taken, and the memtable replaced: later writers get a larger
+//!      number, in another memtable, and wait to become visible. What was written between the keys
+//!      since the last round of step 1 began moves too, and nothing can be added to it.
+//!   3. One manifest edit names all tables; then one view shows them, at the moment at which their
+//!      number becomes visible. No job begins between the moment at which the stages get the tables
+//!      and that one: tables that change in place belong to older views too, and would show there
+//!      what a drain or a merge had moved already; and a job heeds no snapshots of that time.
 //!
-//! So a read rule holds as everywhere: for one key, what a newer source has is newer. A bottom of
-//! files takes the entries itself; what may hide them is above it, in memtables and buffer. Where
-//! the bottom changes in place, the buffer takes them as its newest tables; then every older
-//! memtable has to be in the buffer first, since tables there are ordered by age.
+//! So the read rule holds as everywhere: for one key, the entries of a newer source are newer. A
+//! bottom of files takes the entries itself; what may hide them is above it, in memtables and
+//! buffer. If the bottom changes in place, the buffer takes them as its newest tables; then every
+//! older memtable has to be in the buffer first, since tables there are ordered by age.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,16 +44,16 @@ use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 use super::Engine;
 use super::admission::Need;
 
-/// How far above the last number taken an ingest chooses its own: so many entries may be written
-/// before it ends, and 16 million ingests fit in a database's life.
+/// How far above the last number taken an ingest chooses its own: the number of entries that may be
+/// written before it ends. 16 million ingests fit in a database's life.
 const AHEAD: u64 = 1 << 32;
 
-/// BOUND: how often what hides the entries is moved while writers go on, before they wait for the rest: once
-/// what was there, and once what came meanwhile. Where drains keep up with writers, little is left then;
-/// where they do not, another round would leave as much.
+/// BOUND: how often older data is moved while writers run, before they wait for the rest: once for
+/// what was there, and once for what was written meanwhile. If drains keep up with writers, little
+/// is left then; if not, another round would leave as much.
 const ROUNDS: u32 = 2;
 
-/// Entries on their way in.
+/// An ingest in progress.
 pub(crate) struct Ingest {
     engine: Arc<Engine>,
     keyspace: u32,
@@ -62,14 +64,14 @@ pub(crate) struct Ingest {
     last: Vec<u8>,
     entries: u64,
     bytes: u64,
-    /// An entry could not be taken: what was is not all.
+    /// Whether an entry was refused, so that the ingest is incomplete.
     failed: bool,
 }
 
 enum Sink {
-    /// The bottom takes them.
+    /// The bottom takes the entries.
     Bottom(Box<dyn Intake>),
-    /// The buffer does, in tables of a memtable's size: the next one, and those that are complete.
+    /// The buffer takes them, in tables of a memtable's size: the next one, and the completed ones.
     Buffer {
         batch: Batch,
         tables: Vec<Completion>,
@@ -77,7 +79,7 @@ enum Sink {
 }
 
 impl Engine {
-    /// Begins an ingest into `keyspace`; one at a time.
+    /// Begins an ingest into `keyspace`. Only one may run at a time.
     pub(crate) fn ingest(self: &Arc<Self>, keyspace: u32) -> Result<Ingest> {
         let _call = self.enter()?;
         self.check_writable()?;
@@ -128,7 +130,8 @@ impl Drop for Ingest {
         let engine = Arc::clone(&self.engine);
         let call = engine.enter();
         if let (Err(_), Sink::Bottom(intake)) = (&call, &mut self.sink) {
-            // In a forked child the files are its parent's, which goes on; else the next opening removes them.
+            // In a forked child the files belong to its parent, which continues; else the next open
+            // removes them.
             intake.leave();
         }
         self.sink = Sink::empty();
@@ -137,13 +140,13 @@ impl Drop for Ingest {
 }
 
 impl Ingest {
-    /// The last key added.
+    /// Returns the last key added.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         self.first.as_ref().map(|_| self.last.as_slice())
     }
 
-    /// Takes the next entry, with its expiry or 0, whose key is above the last. After an error `finish`
-    /// fails too.
+    /// Adds the next entry, with its expiry or 0. Its key must be above the last. After an error
+    /// `finish` fails too.
     pub(crate) fn add(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         if self.failed {
             return Err(Error::invalid(
@@ -154,11 +157,11 @@ impl Ingest {
         let _call = engine.enter()?;
         engine.check_writable()?;
         if expiry != 0 {
-            // From the first of them on the database has a time.
+            // From the first expiring entry on, the database has a time.
             engine.ground.time.begin();
         }
         if let Err(e) = self.take(key, value, expiry) {
-            // One that can never be taken is left out, and changes nothing.
+            // An entry that is invalid is left out, and changes nothing.
             self.failed = e.kind() != ErrorKind::Invalid;
             return Err(e);
         }
@@ -197,7 +200,8 @@ impl Ingest {
         }
     }
 
-    /// Makes everything durable and lets it appear at once; entries and bytes of keys and values.
+    /// Makes everything durable and visible at once. Returns the number of entries and the bytes of
+    /// keys and values.
     pub(crate) fn finish(mut self) -> Result<(u64, u64)> {
         let engine = Arc::clone(&self.engine);
         let _call = engine.enter()?;
@@ -223,7 +227,7 @@ impl Ingest {
                 true
             }
         };
-        // While nobody waits: what would hide the entries goes down.
+        // Before writers have to wait, moves down what would hide the entries.
         if into_buffer {
             engine.flush()?;
         } else {
@@ -236,13 +240,14 @@ impl Ingest {
             }
         }
         let taking = engine.reserve(self.seq)?;
-        // From here on writers wait, so every way out makes the numbers visible.
-        // Its numbers are taken: a drop that is not seen here comes after the ingest.
+        // From here on writers wait, so every way out makes the numbers visible. The numbers are
+        // taken: a drop that is not seen here comes after the ingest.
         let appeared = engine
             .check_keyspace(self.keyspace)
             .and_then(|()| self.appear(&taking, into_buffer));
         if appeared.is_err() && !engine.has_failed() {
-            // PERSIST: nothing. No entry has these numbers, so nobody is shown what a crash could take.
+            // PERSIST: nothing. No entry has these numbers, so no reader sees what a crash could
+            // lose.
             let _ = engine.ground.sequencer.publish(&taking);
         }
         appeared?;
@@ -254,7 +259,7 @@ impl Ingest {
         Ok((self.entries, self.bytes))
     }
 
-    /// Names the tables and shows them, with the numbers up to theirs taken.
+    /// Names the tables and shows them, once the numbers up to theirs are taken.
     fn appear(&mut self, taking: &Taking, into_buffer: bool) -> Result<()> {
         let engine = Arc::clone(&self.engine);
         let ground = &engine.ground;
@@ -266,7 +271,7 @@ impl Ingest {
             let front = &engine.pipeline.front;
             engine.wait_until(&|| !front.has_sealed_before(self.seq))?;
         } else {
-            // BOUND: nobody adds what is older, and each turn moves what was found.
+            // BOUND: no older data is added, and each turn moves what was found.
             while let Some(seq) = self.hidden_up_to(self.seq - 1)? {
                 let front = &engine.pipeline.front;
                 engine.wait_until(&|| !front.has_sealed_before(seq + 1))?;
@@ -280,7 +285,7 @@ impl Ingest {
         let mut edit = Edit {
             changes: vec![Change::LastSeq { seq: self.seq }],
         };
-        // An opening that finds no log of them has to know that entries expire.
+        // If an open finds no log of these entries, it still has to know that entries expire.
         edit.changes.extend(ground.time_told());
         let mut applies = Vec::new();
         for completion in completions {
@@ -289,8 +294,8 @@ impl Ingest {
         }
         // PERSIST: every table, and the names of files, are durable before the one edit that names
         // them all. Reversed, a crash could leave a name without a table.
-        // CRASH: before the edit nothing names the tables, and opening the database removes files and
-        // uses the space again; after it all of them are there.
+        // CRASH: before the edit nothing names the tables, and opening the database removes files
+        // and reuses the space; after it all of them are there.
         ground.manifest.commit(edit).map_err(|e| {
             let e = Error::from(e);
             if e.kind() != ErrorKind::Full {
@@ -304,22 +309,23 @@ impl Ingest {
         Err(engine.check_writable().err().unwrap_or_else(Error::closed))
     }
 
-    /// Hands the tables to their stages and shows them, with their number. False: a writer has failed.
+    /// Hands the tables to their stages and shows them, with their number. Returns false if a
+    /// writer has failed.
     fn show(&self, applies: Vec<Box<dyn FnOnce() + Send>>, taking: &Taking) -> bool {
         let ground = &self.engine.ground;
         let mut published = false;
         let build = || {
-            // Under the lock of views, so that nobody else's view shows the entries early.
+            // Under the lock of views, so that no other view shows the entries early.
             applies.into_iter().for_each(|apply| apply());
             canary::stand_still();
             self.engine.pipeline.parts(ground)
         };
         self.engine.views.install_during(build, Vec::new(), |show| {
-            // No snapshot comes between: one that has not the number has not the view, and reads
-            // that have seen an entry are followed by snapshots that do.
+            // No snapshot comes between: a snapshot without the number does not have the view, and
+            // after a read that has seen an entry, snapshots see it too.
             ground.snapshots.hold_off(|| {
                 show();
-                // PERSIST: the edit, before anybody is shown an entry. Reversed, a crash could take
+                // PERSIST: the edit, before any reader sees an entry. Reversed, a crash could take
                 // back what a reader has seen.
                 published = ground.sequencer.publish(taking);
             });
@@ -327,10 +333,11 @@ impl Ingest {
         published
     }
 
-    /// The last number, up to `seq`, of the newest source above that has an entry up to `seq`, or a range
-    /// delete, between the first and the last key: when nothing up to that number is above any more, neither is that entry.
-    /// A merge may be moving it to an older table: then that is found, and stays until the merge has
-    /// ended and its result was drained.
+    /// Returns the last number, up to `seq`, of the newest source above that contains an entry up
+    /// to `seq`, or a range delete, between the first and the last key: once nothing up to that
+    /// number is above the bottom, neither is that entry. A merge may be moving it to an older
+    /// table: that table is found then, and stays until the merge has ended and its result was
+    /// drained.
     fn hidden_up_to(&self, seq: SeqNo) -> Result<Option<SeqNo>> {
         for source in self.engine.pipeline.sources_above() {
             let (first, last) = source.seqs();
@@ -350,14 +357,14 @@ impl Ingest {
         Ok(None)
     }
 
-    /// Whether a source has an entry up to `seq` between the first and the last key.
+    /// Returns whether a source contains an entry up to `seq` between the first and the last key.
     fn is_in(&self, cursor: &mut dyn Cursor, seq: SeqNo) -> Result<bool> {
         let Some(first) = &self.first else {
             return Ok(false);
         };
         cursor.seek(&Target::first_of(self.keyspace, first))?;
-        // BOUND: entries above `seq` came since it was read, or are those of writers that wait for this
-        // ingest.
+        // BOUND: entries above `seq` came since it was read, or belong to writers that wait for
+        // this ingest.
         while let Some(entry) = cursor.entry()? {
             if (entry.keyspace, entry.key) > (self.keyspace, self.last.as_slice()) {
                 return Ok(false);
@@ -370,16 +377,16 @@ impl Ingest {
         Ok(false)
     }
 
-    /// Whether a source has a range delete up to `seq` of anything between the first and the last key. A
-    /// point read that finds one above asks nobody below.
+    /// Returns whether a source contains a range delete up to `seq` over any key between the first
+    /// and the last. A point read that finds one above does not search below.
     fn is_deleted_in(&self, cursor: &mut dyn Cursor, seq: SeqNo) -> Result<bool> {
         let Some(first) = &self.first else {
             return Ok(false);
         };
         let keyspace = self.keyspace | SHADOW;
         cursor.seek(&Target::first_of(keyspace, &[]))?;
-        // BOUND: the range deletes of one source. All of them: their order is that of the lengths of their first
-        // keys before that of the keys.
+        // BOUND: the range deletes of one source. All are read, because they are ordered by the
+        // length of their first key before the key.
         while let Some(entry) = cursor.entry()? {
             if entry.keyspace != keyspace {
                 return Ok(false);
@@ -426,9 +433,9 @@ impl Engine {
         })
     }
 
-    /// Writes a table of the entries of `batch`, which nothing names yet. It takes space that a put might take too: so it
-    /// waits for that by the rule of puts, for as long as background work can free some. It holds nothing that this
-    /// work or writers need.
+    /// Writes a table of the entries of `batch`, which nothing names yet. It takes space that a put
+    /// might take too, so it waits by the rule of puts, as long as background work can free some.
+    /// It holds nothing that this work or writers need.
     pub(super) fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
         let Some(buffer) = &self.pipeline.buffer else {
             return Err(Error::invalid(
@@ -453,7 +460,7 @@ impl Engine {
     }
 }
 
-/// Whether the pool has no room for an extent.
+/// Returns whether the pool has no room for an extent.
 fn is_pool_full(e: &Error) -> bool {
     let source = std::error::Error::source(e).and_then(|source| source.downcast_ref());
     matches!(source, Some(AllocError::Full { .. }))

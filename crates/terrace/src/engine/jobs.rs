@@ -1,12 +1,12 @@
 //! Background jobs: one scheduler, steps of bounded length, priorities flush > merge > drain >
-//! reclaim.
+//! reclaim while space is not short (choose.rs).
 //!
-//! Which threads there are is in workers.rs, which job comes next in turns.rs. With `Workers::Manual`
-//! there is no thread at all: a caller picks the job and runs one step of it, so a test can try any
+//! The threads are in workers.rs, the choice of the next job in turns.rs. With `Workers::Manual`
+//! there are no threads: a caller picks the job and runs one step of it, so a test can try any
 //! interleaving from a seed.
 //!
-//! A job that has done its work is completed here and nowhere else: its edit becomes durable, then
-//! its stage applies it, then a new view shows it.
+//! A finished job is completed here and nowhere else: its edit becomes durable, then its stage
+//! applies it, then a new view shows it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,10 +37,10 @@ pub(crate) struct Jobs {
     pub(super) state: Mutex<State>,
     /// Workers wait on it. Notified when a job may begin, and when the database stops.
     pub(super) work: Condvar,
-    /// Callers wait on it. Notified when a job has ended, when there is another memtable, and when the database
-    /// stops.
+    /// Callers wait on it. Notified when a job has ended, when there is another memtable, and when
+    /// the database stops.
     changed: Condvar,
-    /// How many jobs that merge, drain or reclaim are being run.
+    /// The number of running jobs other than flushes.
     busy: AtomicUsize,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -58,17 +58,18 @@ impl Jobs {
         }
     }
 
-    /// How far background work has come, in runs of jobs: one that gave space back counts `RELEASE` times.
+    /// Returns the progress of background work in runs of jobs: a run that freed space counts
+    /// `RELEASE` times.
     pub(super) fn turnover(&self) -> u64 {
         self.state.lock().turnover
     }
 
-    /// How many edits jobs have completed, flushes aside.
+    /// Returns how many edits jobs have completed, except flushes.
     pub(super) fn edits(&self) -> u64 {
         self.state.lock().edits
     }
 
-    /// What users are told of jobs that a disk has refused.
+    /// Returns the metrics of jobs that a disk has refused.
     pub(super) fn retries(&self) -> RetryMetrics {
         let state = self.state.lock();
         let waiting = state.queue.iter().filter(|p| p.waits.room().is_some());
@@ -79,17 +80,17 @@ impl Jobs {
         }
     }
 
-    /// Who runs jobs.
+    /// Returns which workers run jobs.
     pub(crate) fn workers(&self) -> Workers {
         self.workers
     }
 
-    /// Whether anything is being merged, drained or reclaimed.
+    /// Returns whether any job other than a flush runs.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts the callers who wait for an empty buffer: one more, or one less.
+    /// Counts one caller more, or one less, that waits for an empty buffer.
     pub(super) fn want_everything(&self, more: bool) {
         let mut state = self.state.lock();
         state.everything = match more {
@@ -98,9 +99,10 @@ impl Jobs {
         };
     }
 
-    /// Counts the callers who wait for what is in the buffer now: one more, or one less. Drains and merges
-    /// take turns then. Beside writers there is always another merge, so drains must not wait for all of
-    /// them; and without any, tables become so many that drains are slow to ask what hides an entry.
+    /// Counts one caller more, or one less, that waits for the current contents of the buffer.
+    /// Drains and merges take turns then. While writers run there is always another merge, so
+    /// drains must not wait for all merges; and without any merge, there are so many tables that
+    /// drains are slow to find what hides an entry.
     pub(super) fn want_drained(&self, more: bool) {
         let mut state = self.state.lock();
         state.drained = match more {
@@ -109,7 +111,7 @@ impl Jobs {
         };
     }
 
-    /// Lets every waiting thread look again: a worker for a job, a caller for what it waits for.
+    /// Lets every waiting thread look again: a worker for a job, a caller for what it needs.
     pub(crate) fn wake_all(&self) {
         let _state = self.state.lock();
         self.notify_all();
@@ -121,16 +123,16 @@ impl Jobs {
         self.work.notify_all();
     }
 
-    /// As `wake_all`, for those who hold the state.
+    /// As `wake_all`, for a caller that holds the state.
     pub(super) fn notify_all(&self) {
         self.work.notify_all();
         self.changed.notify_all();
     }
 
-    /// Runs `f`, which waits for nothing, while no job can begin.
+    /// Runs `f`, which must not wait, while no job can begin.
     pub(super) fn hold_off<T>(&self, f: impl FnOnce() -> T) -> T {
         failpoint!(IngestUnheld => return f());
-        // LOCK: before those of views and of stages, which are taken under it when jobs begin too.
+        // LOCK: taken before those of views and of stages, in the same order as when jobs begin.
         let _nobody = self.state.lock();
         f()
     }
@@ -159,9 +161,9 @@ enum Advance {
 /// One run of a job, as the scheduler's state counts it.
 struct Run {
     class: Class,
-    /// The job may yet find room on a disk.
+    /// Whether the job may yet find space on a disk.
     untried: bool,
-    /// The job may free space in the pool.
+    /// Whether the job may free space in the pool.
     may_free: bool,
 }
 
@@ -209,8 +211,8 @@ impl Engine {
                     next
                 }
                 Ok(Advance::Split(next)) => next,
-                // A reader may have let go of space since the step looked for it. So it waits
-                // for more than there was both before a step that found none and after it.
+                // A reader may have released space since the step looked for it. So the job waits
+                // only after two steps in a row found none at the same level.
                 Ok(Advance::Waits(next)) => match next.waits {
                     Waits::Pool(level) if full_at != Some(level) => {
                         full_at = Some(level);
@@ -225,8 +227,8 @@ impl Engine {
         let _ = self.end_run(run, result);
     }
 
-    /// Takes one step of a job and acts on its outcome. All runs of jobs go through here, except for
-    /// [`run_apart`](Self::run_apart).
+    /// Takes one step of a job and acts on its outcome. All runs of jobs go through here, except
+    /// for [`run_apart`](Self::run_apart).
     fn advance(&self, parked: Parked) -> Result<Advance> {
         let vain = self.is_in_vain(&parked);
         let Parked {
@@ -259,13 +261,14 @@ impl Engine {
         })
     }
 
-    /// Runs a job that is not in the queue, of a stage that no reader sees yet. Nobody else can free space for it.
+    /// Runs a job outside the queue, of a stage that no reader sees yet. No other job can free
+    /// space for it.
     pub(super) fn run_apart(
         &self,
         mut job: Box<dyn Job>,
         moved: &mut dyn FnMut(),
     ) -> Result<Completion> {
-        // BOUND: each step moves entries on, or ends.
+        // BOUND: each step moves entries, or ends.
         loop {
             match job.step()? {
                 Step::More => moved(),
@@ -284,7 +287,7 @@ impl Engine {
         self.jobs.work.notify_all();
     }
 
-    /// Ends a run: parks what is left of the job. An error of it ends all writing.
+    /// Ends a run and parks what is left of the job. An error of the job ends all writing.
     fn end_run(&self, run: Run, result: Result<Option<Parked>>) -> Result<()> {
         let (parked, failed) = match result {
             Ok(parked) => (parked, None),
@@ -315,9 +318,9 @@ impl Engine {
         step
     }
 
-    /// Makes what a job has done true: durable first, then visible. What is returned is to be parked:
-    /// the manifest has no room for the edit now, and nothing has happened. Else what the job holds is free
-    /// when this returns, before anybody hears that it has ended.
+    /// Completes a job: makes its result durable first, then visible. Returns the job to park if
+    /// the manifest has no room for the edit now; nothing has happened then. Otherwise everything
+    /// that the job holds is free when this returns, before any waiter learns that it has ended.
     fn complete(
         &self,
         job: Box<dyn Job>,
@@ -329,12 +332,12 @@ impl Engine {
         let edits = !completion.edit.is_empty();
         if edits {
             let own = completion.edit.changes.len();
-            // What was taken out as expired must not have been there for anybody who comes later.
+            // Entries removed as expired must stay expired for all later readers.
             completion.edit.changes.extend(self.ground.time_told());
             let totals = Change::Totals(self.ground.totals());
             completion.edit.changes.push(totals);
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
-            // and the view below are what lets go of it.
+            // and the view below release it.
             match self.ground.manifest.commit(&completion.edit) {
                 Ok(()) => {}
                 Err(e @ (ManifestError::Draft(_) | ManifestError::Alloc(_))) => {
@@ -356,7 +359,7 @@ impl Engine {
         self.views
             .install(|| self.pipeline.parts(&self.ground), completion.garbage);
         self.pipeline.front.logs_retired(&retired);
-        // Before the waiters are told of room: a job removes the files that it replaced here.
+        // Before waiters learn of free space: a job removes the files that it replaced here.
         drop(job);
         if edits {
             self.ground.keep_reserve();
@@ -372,7 +375,7 @@ impl Engine {
             self.jobs.state.lock().edited();
         }
         self.ground.counters.job_done(kind, completion.entries);
-        // Jobs that make a spare or look whether range deletes have to be synced, and parts of jobs, have nothing to tell.
+        // Jobs that make a spare or sync range deletes, and parts of jobs, have nothing to report.
         if edits || completion.entries > 0 {
             let (moved, edit) = (Count(completion.entries, "entry"), &completion.edit);
             event!(
@@ -387,20 +390,20 @@ impl Engine {
         Ok(None)
     }
 
-    /// Whether the front should have a spare, and may.
+    /// Returns whether the front lacks a spare and may have one.
     pub(super) fn spare_is_due(&self, state: &State, headroom: &Headroom) -> bool {
         let Some(spares) = self.pipeline.front.spares() else {
             return false;
         };
-        // One that waits for room on a disk is enough.
+        // One that waits for space on a disk is enough.
         spares.are_due()
             && !self.is_larger_needed()
             && self.spare_lacks(headroom, spares.bytes(None)).is_none()
             && !state.queue.iter().any(|p| p.job.makes_spare())
     }
 
-    /// Makes a spare that is due, between two steps of a flush: where memtables are flushed to files, that
-    /// takes longer than writers need to fill the next one.
+    /// Makes a spare that is due, between two steps of a flush: a flush to files takes longer than
+    /// writers need to fill the next memtable.
     fn make_due_spare(self: &Arc<Self>) -> Result<()> {
         let headroom = self.headroom();
         if !self.spare_is_due(&self.jobs.state.lock(), &headroom) {
@@ -411,7 +414,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The most wanted job after flushes, for recovery, which runs it itself.
+    /// Takes the most wanted job after flushes, for recovery, which runs it inline.
     pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
         let taken = self.take(&mut self.jobs.state.lock(), Class::Rest)?;
         Ok(taken.map(|parked| parked.job))
@@ -432,13 +435,13 @@ impl Engine {
         }
     }
 
-    /// Begins every job that may run, for callers who pick among them.
+    /// Begins every job that may run, for callers that pick one.
     fn refill(self: &Arc<Self>, state: &mut State) -> Result<()> {
         for class in [Class::Flushes, Class::Rest] {
-            // BOUND: each turn begins a job, and a stage has only so many.
+            // BOUND: each turn begins a job, and a stage has a finite number.
             loop {
-                // Jobs that wait for space would be found again and again. One that makes a spare stays: it is
-                // why no other is begun.
+                // Jobs that wait for space would be found again and again. One that makes a spare
+                // stays, because it keeps another from being begun.
                 let (spares, mut parked) = std::mem::take(&mut state.queue)
                     .into_iter()
                     .partition(|p| p.job.makes_spare());
@@ -467,8 +470,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins every job that may run, if `when` says so. What cannot be begun stops the store, as what a
-    /// worker cannot begin does: an edit may have failed.
+    /// Begins every job that may run, if `when` holds. A failure to begin one stops the store, as
+    /// it does in a worker: an edit may have failed.
     fn refilled(
         self: &Arc<Self>,
         when: impl FnOnce(&State) -> bool,
@@ -484,8 +487,9 @@ impl Engine {
         Ok(state)
     }
 
-    /// Whether no job runs and none can: if none does, every job that may run is begun, since a worker that has
-    /// ended one, or sleeps, may have yet to look. What is begun is fixed then, so that waits until no job runs.
+    /// Returns whether no job runs and none can. If none runs, begins every job that may run, since
+    /// a worker that has ended one, or sleeps, may have yet to look. So a caller that waits until
+    /// no job runs waits for a fixed set of jobs.
     pub(super) fn rests(self: &Arc<Self>) -> Result<bool> {
         let works =
             |state: &State| state.running > 0 || state.is_paced() || !self.ready(state).is_empty();
@@ -497,13 +501,13 @@ impl Engine {
         Ok(rests)
     }
 
-    /// How many jobs could run a step now. For `Workers::Manual`.
+    /// Returns how many jobs could run a step now. For `Workers::Manual`.
     pub(crate) fn step_count(self: &Arc<Self>) -> Result<usize> {
         let state = self.refilled(State::has_no_flush)?;
         Ok(self.ready(&state).len())
     }
 
-    /// Runs one step of the `pick`-th of the jobs that could run. False: there is none.
+    /// Runs one step of the `pick`-th of the jobs that could run. Returns false if there is none.
     pub(crate) fn step(self: &Arc<Self>, pick: usize) -> Result<bool> {
         let _call = self.enter()?;
         self.check_writable()?;

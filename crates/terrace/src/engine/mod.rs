@@ -1,4 +1,4 @@
-//! Engine: moves data between the stages and answers reads; it names no concrete stage.
+//! The engine: moves data between the stages and answers reads; it names no concrete stage.
 //!
 //! ```text
 //!   commit ---> front ---flush---> buffer ---drain---> bottom
@@ -58,13 +58,14 @@ use workers::Crew;
 /// The stages of a design.
 pub(crate) struct Pipeline {
     pub(crate) front: Box<dyn Front>,
-    /// `None`: what leaves the front goes to the bottom.
+    /// `None`: sealed memtables are flushed to the bottom.
     pub(crate) buffer: Option<Box<dyn Buffer>>,
     pub(crate) bottom: Box<dyn Bottom>,
 }
 
 impl Pipeline {
-    /// What a view shows now. Range deletes before sources (V1).
+    /// Returns the parts of a view of the current state. Range deletes are asked before sources
+    /// (V1).
     pub(crate) fn parts(&self, ground: &Ground) -> Parts {
         let tokens = ground.ranges.take_tokens();
         let ranges = ground.ranges.set_above(|| self.bottom.ranges());
@@ -75,7 +76,7 @@ impl Pipeline {
         }
     }
 
-    /// All sources, newest first (V1).
+    /// Returns all sources, newest first (V1).
     fn sources(&self) -> Sources {
         let mut sources = self.sources_above();
         sources.extend(self.bottom.sources());
@@ -83,7 +84,7 @@ impl Pipeline {
         sources
     }
 
-    /// The job that takes a sealed memtable further.
+    /// Returns the job that flushes a sealed memtable.
     fn admit(&self, ground: &Ground, sealed: Sealed) -> Result<Box<dyn Job>> {
         match &self.buffer {
             Some(buffer) => buffer.admit(sealed),
@@ -91,35 +92,36 @@ impl Pipeline {
         }
     }
 
-    /// Bytes that a spare memtable takes which is large enough for `batch`.
+    /// Returns the bytes of a spare memtable that is large enough for `batch`.
     fn spare_bytes(&self, batch: Option<&Batch>) -> SpareBytes {
         let spares = self.front.spares();
         spares.map_or_else(SpareBytes::default, |spares| spares.bytes(batch))
     }
 
-    /// Bytes of memtables that are not in a table file yet, where flushes make such.
+    /// Returns the bytes of memtables that are not in table files yet, if flushes write table
+    /// files.
     fn unflushed_bytes(&self, ground: &Ground) -> u64 {
         if self.buffer.is_some() {
             return 0;
         }
-        // Before the use that it is set against: of a flush that ends in between, both are seen as written.
+        // Read before the usage: if a flush ends in between, its bytes count as written in both.
         let written = ground.flush_credits.bytes();
         self.front.unflushed_bytes().saturating_sub(written)
     }
 
-    /// What is above the bottom, newest first.
+    /// Returns the sources above the bottom, newest first.
     fn sources_above(&self) -> Sources {
         let mut sources = self.front.sources();
         sources.extend(self.buffer.iter().flat_map(|buffer| buffer.sources()));
         sources
     }
 
-    /// Returns whether tables leave the buffer in time.
+    /// Returns whether tables leave the buffer eventually.
     fn drains(&self) -> bool {
         self.buffer.is_some() && self.bottom.takes() != Takes::Nothing
     }
 
-    /// Returns whether the buffer has an entry up to `seq` that leaves it in time.
+    /// Returns whether the buffer contains an entry up to `seq` that is going to leave it.
     fn buffers_up_to(&self, seq: SeqNo) -> bool {
         if !self.drains() {
             return false;
@@ -128,13 +130,14 @@ impl Pipeline {
         tables.into_iter().any(|table| table.seqs().0 <= seq)
     }
 
-    /// Bytes of the tables that the buffer has.
+    /// Returns the bytes of the tables in the buffer.
     fn buffered_bytes(&self) -> u64 {
         let buffer = self.buffer.as_ref();
         buffer.map_or(0, |buffer| buffer.table_bytes())
     }
 
-    /// Whether the buffer has tables that go down, or the bottom has yet to put what came down at its place.
+    /// Returns whether the buffer contains tables to drain, or the bottom has yet to place drained
+    /// data.
     fn is_buffering(&self) -> bool {
         let buffer = self.buffer.as_ref().filter(|_| self.drains());
         buffer.is_some_and(|buffer| buffer.table_count() > 0) || !self.bottom.is_drained()
@@ -150,24 +153,24 @@ pub(crate) struct Engine {
     pub(crate) views: Views,
     pub(crate) jobs: Jobs,
     pub(crate) throttle: Throttle,
-    /// The first failure of a write or of a job: nothing is written after it.
+    /// The first failure of a write or of a job. Nothing is written after it.
     failure: OnceLock<Error>,
     closed: AtomicBool,
     calls: Calls,
-    /// The bytes that are needed by callers who make a memtable larger than usual.
+    /// The bytes needed by callers that make a memtable larger than usual.
     larger_needed: Mutex<Vec<SpareBytes>>,
-    /// The waits in vain for readers to let go.
+    /// The waits in vain for readers to release what they pin.
     vain_waits: Mutex<VainWaits>,
     /// The process that opened the database; a forked child must not use it.
     process: u32,
-    /// An ingest has begun and not ended.
+    /// Whether an ingest is in progress.
     ingesting: AtomicBool,
-    /// A read has found damage.
+    /// Whether a read has found damage.
     damage: Once,
 }
 
 impl Engine {
-    /// An engine over recovered stages; no job runs yet.
+    /// Creates an engine over recovered stages. No job runs yet.
     pub(crate) fn new(ground: Arc<Ground>, pipeline: Pipeline) -> Engine {
         let views = Views::new(pipeline.parts(&ground));
         let throttle = Throttle::new(&ground, &pipeline);
@@ -192,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// Stops all writing, keeping the first cause. Reads go on.
+    /// Stops all writes and keeps the first cause. Reads continue.
     pub(crate) fn fail(&self, error: &Error) {
         let is_first = self.failure.set(error.clone()).is_ok();
         self.ground.sequencer.break_off();
@@ -207,7 +210,8 @@ impl Engine {
         }
     }
 
-    /// Tells of the first damage that reads find. Errors of reads may have keys in them, and callers get each.
+    /// Reports the first damage that reads find. Errors of reads may contain keys, so they are not
+    /// logged; each goes to its caller.
     #[cold]
     pub(crate) fn note_damage(&self, error: &Error) {
         if error.kind() == ErrorKind::Corruption && self.damage.is_first() {
@@ -220,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// An error when the database takes no writes.
+    /// Returns an error if the database takes no writes.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         if self.ground.options.read_only {
@@ -229,7 +233,7 @@ impl Engine {
         self.check_not_failed()
     }
 
-    /// The first failure of a write or of a job, if there was one.
+    /// Returns an error with the first failure of a write or of a job, if there was one.
     pub(crate) fn check_not_failed(&self) -> Result<()> {
         match self.failure.get() {
             Some(first) => Err(Error::stopped(first)),
@@ -237,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// An error when the database is closed.
+    /// Returns an error if the database is closed.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Relaxed) {
@@ -252,33 +256,34 @@ impl Engine {
         }
     }
 
-    /// An error when the database was closed before everything that the caller has read. From then on another
-    /// process may change the pool.
+    /// Returns an error if the database was closed before all reads of the caller were done. After
+    /// a close another process may change the pool.
     #[inline]
     pub(crate) fn check_still_open(&self) -> Result<()> {
-        // The fence: what was read before is not read after the flag.
+        // The fence keeps the reads before it from moving after the load of the flag.
         fence(Ordering::Acquire);
         self.check_open()
     }
 
-    /// Whether this is a child that was forked from the process that has the database open. It has none of the
-    /// threads, and shares files and pool with its parent, so it must leave everything as it is.
+    /// Returns whether this is a child forked from the process that has the database open. A child
+    /// has none of the threads and shares files and pool with its parent, so it must change
+    /// nothing.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         self.process != process_id()
     }
 
-    /// Whether a write or a job has failed.
+    /// Returns whether a write or a job has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.get().is_some()
     }
 
-    /// Marks the database closed. False: it was already.
+    /// Marks the database closed. Returns false if it was closed before.
     pub(crate) fn mark_closed(&self) -> bool {
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
-    /// Free space now; also sets how much writers are slowed.
+    /// Returns the free space. Also sets how much writers are slowed.
     pub(crate) fn headroom(&self) -> throttle::Headroom {
         let pressure = self.pipeline.bottom.pressure();
         let logs = self.pipeline.front.log_file_bytes();
@@ -294,13 +299,13 @@ impl Engine {
         self.throttle.headroom(&self.ground, burdens, busy)
     }
 
-    /// Builds a view of what the stages show now.
+    /// Builds and installs a view of the current state of the stages.
     pub(crate) fn install_view(&self) {
         self.views
             .install(|| self.pipeline.parts(&self.ground), Vec::new());
     }
 
-    /// Everything that is counted, now.
+    /// Returns all metrics.
     pub(crate) fn metrics(&self) -> Metrics {
         let usage = self.ground.pool.usage();
         let ranges = self.views.pin().ranges.clone();
@@ -328,10 +333,10 @@ impl Engine {
         metrics
     }
 
-    /// Memory in use, by the parts of the plan that there would be with a budget.
+    /// Returns the memory in use, divided as the plan of a memory budget would be.
     fn memory_metrics(&self, metrics: &Metrics) -> MemoryMetrics {
         let (options, memory) = (&self.ground.options, &self.ground.memory);
-        // What moves is in both for a moment: one of the copies.
+        // A range delete that moves is in both for a moment: only one copy counts.
         let below = self
             .pipeline
             .bottom

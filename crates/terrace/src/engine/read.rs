@@ -1,7 +1,7 @@
-//! Point reads: pin the view, ask sources newest first, stop at the first that has the key.
+//! Point reads: pin the view, search sources newest first, stop at the first that contains the key.
 //!
-//! One read, one point: every answer is the state of the database at one number and one time, which held
-//! together at an instant of the call (docs/concurrency.md, "One read, one point").
+//! One read, one point: every answer is the state of the database at one number and one time, which
+//! held together at an instant of the call (docs/concurrency.md, "One read, one point").
 
 use crate::canary::{self, failpoint};
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ const SEARCHES_MAX: u32 = 8;
 /// How often the registration of a moment looks at number and time before it holds off writers.
 const LOOKS_MAX: u32 = 64;
 
-/// The newest source's word on a key.
+/// Returns the entry of a key in the newest source that contains it.
 #[inline]
 fn search(view: &View, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
     for source in &view.sources {
@@ -30,7 +30,7 @@ fn search(view: &View, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Optio
     Ok(None)
 }
 
-/// The value that a hit stands for at the number of its probe and at a time, with the expiry or 0.
+/// Returns the value of a hit at the number of its probe and at a time, with the expiry or 0.
 #[inline]
 fn value_at(
     view: &View,
@@ -51,7 +51,7 @@ fn value_at(
 }
 
 impl Engine {
-    /// The value of `key`: the newest, or the newest that a snapshot `at` a number sees.
+    /// Returns the value of `key`: the newest, or the newest that is visible at a `moment`.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -92,11 +92,11 @@ impl Engine {
         Ok(found)
     }
 
-    /// The value of a key at some instant of the call.
+    /// Returns the value of a key at some instant of the call.
     ///
-    /// A read registers nothing, so jobs may take versions away that it should see. It therefore searches
-    /// at a number, and trusts what it finds only if nothing happened since that could have changed the
-    /// answer for its key (`judge`).
+    /// A read registers nothing, so jobs may remove versions that it should see. It therefore
+    /// searches at a number, and trusts the result only if nothing happened since that could have
+    /// changed the answer for its key (`judge`).
     fn get_newest(
         &self,
         probe: &mut Probe<'_>,
@@ -104,8 +104,9 @@ impl Engine {
     ) -> Result<Option<(Vec<u8>, Millis)>> {
         probe.latest = true;
         for _ in 0..SEARCHES_MAX {
-            // In this order. The time: it had been told when the number was read. The view last: it has
-            // every memtable and every range delete of numbers that were visible before it was pinned.
+            // The order matters. Time first, so that it was told before the number was read. View
+            // last: it contains every memtable and every range delete of numbers that were visible
+            // before it was pinned.
             let time = self.ground.time.told();
             probe.at = self.ground.sequencer.visible();
             let view = self.views.pin();
@@ -115,7 +116,7 @@ impl Engine {
                 return Ok(found);
             }
         }
-        // Writers or the clock overtook every search. What a registered moment sees stays.
+        // Writers or the clock overtook every search. What is visible at a registered moment stays.
         probe.latest = false;
         let moment = self.register_moment();
         let found = self.get_at(probe, moment, stats);
@@ -123,7 +124,7 @@ impl Engine {
         found
     }
 
-    /// The value of a key at a moment that is registered.
+    /// Returns the value of a key at a registered moment.
     fn get_at(
         &self,
         probe: &mut Probe<'_>,
@@ -137,16 +138,17 @@ impl Engine {
         Ok(value_at(&view, probe, hit, time))
     }
 
-    /// What a search without a registration has found; `None` when it must be repeated.
+    /// Judges the result of a search without a registration; `None` if it must be repeated.
     ///
     /// The answer is the key's state at the number, unless
-    /// - the hit is above the number: a merge brought it down, and a range delete that the view lacks may
-    ///   cover it;
-    /// - a range delete over the key became visible since: jobs may have taken away what it covers, and
-    ///   its batch may have put the key again;
-    /// - the hit expired between `time`, which was told before the number was read, and now: the key may
-    ///   have been written again before that;
-    /// - nothing was found, and more time was told since: a job may have dropped an entry that was alive.
+    /// - the hit is above the number: a merge brought it down, and a range delete that the view
+    ///   lacks may cover it;
+    /// - a range delete over the key became visible since: jobs may have removed what it covers,
+    ///   and its batch may have put the key again;
+    /// - the hit expired between `time`, which was told before the number was read, and now: the
+    ///   key may have been written again before that;
+    /// - nothing was found, and more time was told since: a job may have dropped an entry that was
+    ///   alive.
     ///
     /// A live hit needs no more: if it is alive now, it was alive when the number was read.
     #[inline]
@@ -177,7 +179,7 @@ impl Engine {
         is_certain.then_some(found)
     }
 
-    /// Whether a range delete over the key has become visible since the number was read.
+    /// Returns whether a range delete over the key has become visible since the number was read.
     fn has_newer_range(&self, view: &View, probe: &Probe<'_>) -> bool {
         let now = self.ground.sequencer.visible();
         now > probe.at
@@ -186,7 +188,7 @@ impl Engine {
             })
     }
 
-    /// Adds what point reads did to the counters.
+    /// Adds the statistics of point reads to the counters.
     #[inline]
     fn count_reads(&self, reads: u64, hits: u64, stats: &ReadStats) {
         let counters = &self.ground.counters;
@@ -205,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// The values of several keys at one moment: now, or the one of a snapshot `at` a number.
+    /// Returns the values of several keys at one moment: the current one, or the given one.
     pub(crate) fn multi_get<K: AsRef<[u8]>>(
         &self,
         keyspace: u32,
@@ -234,7 +236,7 @@ impl Engine {
         keys: &[K],
         Moment { seq, time }: Moment,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        // Neighbours next to one another: sources that lie in blocks answer them together.
+        // Sorted, so that sources divided into blocks answer neighbours together.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
         let read = |&index: &usize| {
@@ -285,7 +287,7 @@ impl Engine {
         Ok(values)
     }
 
-    /// Registers a moment to read at; `SnapshotList::release` gives it back.
+    /// Registers a moment to read at; `SnapshotList::release` releases it.
     pub(crate) fn register_moment(&self) -> Moment {
         let Ground {
             snapshots,
@@ -297,7 +299,7 @@ impl Engine {
             return moment;
         }
         let _held = self.pipeline.front.hold_off_writers();
-        // BOUND: meanwhile no number is taken, and only those on their way become visible.
+        // BOUND: meanwhile no number is taken, and only pending ones become visible.
         loop {
             if let Some(moment) = snapshots.register(sequencer, time, u32::MAX) {
                 return moment;
@@ -305,8 +307,9 @@ impl Engine {
         }
     }
 
-    /// An error when `keyspace` was dropped. A read asks when it has its answer: a job may purge the
-    /// keyspace as soon as it is dropped, so an answer from before that is whole, and a later one is not.
+    /// Returns an error if `keyspace` was dropped. A read checks after it has its answer: a job may
+    /// purge the keyspace as soon as it is dropped, so an answer from before the drop is whole, and
+    /// a later one is not.
     #[inline]
     pub(crate) fn check_keyspace(&self, keyspace: u32) -> Result<()> {
         if keyspace > DEFAULT_KEYSPACE && self.ground.dropped.contains(keyspace) {

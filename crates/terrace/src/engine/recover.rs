@@ -1,4 +1,4 @@
-//! Recovery: replays logs into the front, several at a time, and moves data on where the pool cannot
+//! Recovery: replays logs into the front, several at a time, and moves data down if the pool cannot
 //! hold all of it.
 
 use std::collections::VecDeque;
@@ -17,21 +17,21 @@ use super::Engine;
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct RecoveryReport {
-    /// The database did not exist and was created.
+    /// Whether the database did not exist and was created.
     pub created: bool,
-    /// It had been closed in order.
+    /// Whether the last close was clean.
     pub clean: bool,
     /// Logs that were replayed.
     pub logs_replayed: u64,
-    /// Records in them.
+    /// Records in these logs.
     pub records_replayed: u64,
-    /// Entries in those.
+    /// Entries in these records.
     pub entries_replayed: u64,
-    /// Batches of link changes that were finished.
+    /// Batches of link changes that were completed.
     pub redo_slots_applied: u64,
-    /// Merges that go on where they were interrupted.
+    /// Merges that resume where they were interrupted.
     pub merges_resumed: u64,
-    /// Tables whose links were built anew from their nodes.
+    /// Tables whose links were rebuilt from their nodes.
     pub tables_rebuilt: u64,
     /// How long opening took.
     pub elapsed: Duration,
@@ -62,13 +62,14 @@ impl std::fmt::Display for RecoveryReport {
     }
 }
 
-/// BOUND: so many logs are replayed at one time.
+/// BOUND: the maximum number of logs replayed at a time.
 const REPLAYS_MAX: usize = 8;
-/// Bytes after which progress is told again.
+/// Bytes between two reports of progress.
 const REPORT_BYTES: u64 = 4 << 20;
 
 impl Engine {
-    /// Replays every log that the front has found. `progress` gets bytes replayed, and bytes in all.
+    /// Replays every log that the front has found. `progress` gets the bytes replayed, and the
+    /// total bytes.
     pub(crate) fn replay_logs(
         self: &Arc<Self>,
         report: &mut RecoveryReport,
@@ -90,7 +91,7 @@ impl Engine {
         let (count, total) = replay.logs_left();
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let at_once = match self.jobs.workers() {
-            // Whoever runs steps by hand wants the same order each time.
+            // Callers that run steps by hand want the same order each time.
             Workers::Manual => 1,
             Workers::Auto | Workers::Threads(_) => {
                 let replays_max = self.ground.memory.limits.replays.min(REPLAYS_MAX);
@@ -109,10 +110,10 @@ impl Engine {
             }
         };
         let ended: Result<()> = std::thread::scope(|scope| {
-            // Oldest first: so they are admitted, whichever ends first.
+            // Oldest first: logs are admitted in this order, whichever ends first.
             let mut running = VecDeque::new();
-            // BOUND: every turn begins a log, ends one, or is the last; a log is undone once, when it is found
-            // to need a memtable of its own size, or with one that is.
+            // BOUND: every turn begins a log, ends one, or is the last; a log is undone once, when
+            // it is found to need a memtable of its own size, or along with one that does.
             loop {
                 while running.len() < at_once {
                     match self.begin_replay(replay, running.is_empty())? {
@@ -131,7 +132,8 @@ impl Engine {
                 let Some(small) = self.admit_replayed(join(oldest)?, report)? else {
                     continue;
                 };
-                // It needs room that those behind it may have: newest first, so that it is the next again.
+                // It needs room that later logs may hold: they are undone newest first, so that it
+                // comes next again.
                 while let Some(newest) = running.pop_back() {
                     join(newest)?.undo()?;
                 }
@@ -145,17 +147,18 @@ impl Engine {
         Ok(())
     }
 
-    /// What replays the next log; `None` when there is none, or when there is no room for it before one of
-    /// those that are being replayed has been moved on. With `alone` there is none of these.
+    /// Returns the replay of the next log; `None` if there is none, or if there is no room for it
+    /// before one of the running replays has been moved down. With `alone` no replay is running.
     ///
-    /// A pool must have room for the logs of what was in it, with whatever options. What they have up to any one of
-    /// them was in the pool at one time, and the reserve beside it. So there is room for it once all of it is
-    /// in the bottom, whose extents take about what memtables took, and for the next log, in memtables as large
-    /// as its entries. Therefore nothing is given up before everything that can move has moved; a log that is alone
-    /// takes no more than it needs where there is no more, piece by piece if that is how space is free; and
-    /// neither those that are replayed beside another nor the filters of flushes take the reserve, so that
-    /// moving can go on. What is not promised: that a pool full of live values so large that few fit an extent is
-    /// packed as densely in the bottom as it was in memtables.
+    /// A pool must have room for the logs of its contents, whatever the options. The contents of
+    /// all logs up to any one of them were in the pool at one time, with the reserve on top. So
+    /// once all of it is in the bottom, whose extents take about as much as memtables, there is
+    /// room for it and for the next log, in memtables as large as its entries. Therefore replay
+    /// gives up only after everything that can move has moved; a log that is alone takes no more
+    /// than it needs if there is no more, piece by piece if free space is in pieces; and neither
+    /// concurrent replays nor the filters of flushes take the reserve, so that data can still move.
+    /// Not promised: that a pool full of live values so large that few fit an extent is packed as
+    /// densely in the bottom as it was in memtables.
     fn begin_replay(
         self: &Arc<Self>,
         replay: &dyn Replay,
@@ -165,7 +168,8 @@ impl Engine {
             return Ok(None);
         }
         let mut size = ReplaySize::Usual;
-        // BOUND: each turn asks for less, ends a job or flushes a memtable, and nothing comes in meanwhile.
+        // BOUND: each turn asks for less, ends a job or flushes a memtable, and nothing is added
+        // meanwhile.
         loop {
             match (replay.begin(size)?, size) {
                 (ReplayStart::Task(task), _) => return Ok(Some(task)),
@@ -181,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// Seals what was replayed, and moves data on when the pool is short of room. What is returned was too
-    /// large for its memtable.
+    /// Seals what was replayed, and moves data down if the pool is short of space. Returns a log
+    /// that was too large for its memtable.
     fn admit_replayed(
         self: &Arc<Self>,
         log: Box<dyn ReplayedLog>,
@@ -197,20 +201,21 @@ impl Engine {
         }
         report.records_replayed += replayed.records;
         report.entries_replayed += replayed.entries;
-        // Where the pool outlives the process, all of them were in it when the database was last open.
+        // If the pool outlives the process, all of them were in it when the database was last open.
         if !self.ground.pool_outlives() {
-            // BOUND: each turn ends a job or flushes a memtable, and nothing comes in meanwhile.
+            // BOUND: each turn ends a job or flushes a memtable, and nothing is added meanwhile.
             while self.headroom().pool_is_short() && self.make_room_for_replay()? {}
         }
         Ok(None)
     }
 
-    /// Does one more thing that may free space, before any worker runs. False: there was nothing left to do.
+    /// Takes one action that may free space, before any worker runs. Returns false if nothing is
+    /// left to do.
     fn make_room_for_replay(self: &Arc<Self>) -> Result<bool> {
-        // Each flush takes a filter. Of many at once these would be all that drains have to go on with, and
-        // so be the last thing that is done.
+        // Each flush takes a filter. The filters of many flushes would take all the space that
+        // drains need, so flushing without a reserve is the last resort.
         while self.headroom().has_reserve() && self.flush_replayed()? {}
-        // Whoever asks has found too little, if only in one piece.
+        // The caller has found too little space, if only in one piece.
         self.jobs.want_drained(true);
         let job = self.take_inline();
         self.jobs.want_drained(false);
@@ -220,7 +225,7 @@ impl Engine {
         }
     }
 
-    /// Flushes the oldest memtable that was replayed. False: there is none.
+    /// Flushes the oldest replayed memtable. Returns false if there is none.
     fn flush_replayed(self: &Arc<Self>) -> Result<bool> {
         let Some(sealed) = self.pipeline.front.next_sealed()? else {
             return Ok(false);

@@ -1,28 +1,28 @@
-//! Rest: whether writers rest, so that what is worth doing only then is done.
+//! Rest: whether writers rest, since some work is worth doing only then.
 //!
-//! They rest when none has taken a number for a while, as workers without work see it, and while somebody waits
-//! until nothing is left to do. Jobs ask under the lock of their state.
+//! Writers rest when none has taken a number for a while, as seen by idle workers, and while a
+//! caller waits until nothing is left to do. Jobs ask under the lock of their state.
 
 use std::time::{Duration, Instant};
 
 use crate::types::SeqNo;
 
-/// Writers who have written nothing for so long rest.
+/// Writers rest after this time without a write.
 const REST: Duration = Duration::from_secs(1);
 
-/// What is known of writers that may rest.
+/// What is known of resting writers.
 #[derive(Default)]
 pub(super) struct Rest {
-    /// How many wait until nothing is left to do.
+    /// The number of callers that wait until nothing is left to do.
     pub(super) waiting: usize,
-    /// The last number that a worker without work has seen taken, and since when.
+    /// The last number that an idle worker has seen taken, and since when.
     still: Option<(SeqNo, Instant)>,
-    /// Whether a worker was told that they rest.
+    /// Whether a worker has reported this rest.
     told: bool,
 }
 
 impl Rest {
-    /// Whether writers, who took `seq` last, rest.
+    /// Returns whether writers, which took `seq` last, rest.
     pub(super) fn is_reached(&self, seq: SeqNo) -> bool {
         self.waiting > 0 || self.is_still(seq)
     }
@@ -32,7 +32,8 @@ impl Rest {
             .is_some_and(|(still, since)| still == seq && since.elapsed() >= REST)
     }
 
-    /// A worker has found no work, and writers took `seq` last. True, once: now they rest.
+    /// Notes that a worker has found no work, and that writers took `seq` last. Returns true once
+    /// per rest.
     pub(super) fn begins(&mut self, seq: SeqNo) -> bool {
         if self.still.is_none_or(|(still, _)| still != seq) {
             self.still = Some((seq, Instant::now()));

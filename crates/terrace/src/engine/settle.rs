@@ -1,4 +1,4 @@
-//! Flush, drain and settle: callers who wait until background work has come so far.
+//! Flush, drain and settle: callers that wait for background work to reach a state.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use super::Engine;
 use super::admission::Need;
 
 impl Engine {
-    /// Waits until `done`, letting background work go on meanwhile.
+    /// Waits until `done` while background work runs.
     pub(super) fn wait_until(self: &Arc<Self>, done: &dyn Fn() -> bool) -> Result<()> {
         self.admit(&Need::Jobs, &mut || Ok(done().then_some(())))
     }
 
-    /// Moves every memtable into the buffer that has an entry of now. What comes later does not prolong
-    /// it: beside writers that never stop there is always another memtable.
+    /// Moves every memtable that contains a current entry into the buffer. Later writes do not
+    /// prolong it: while writers run there is always another memtable.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
         let seq = self.ground.sequencer.last_taken();
         let front = &self.pipeline.front;
         self.admit(&Need::Flush, &mut || {
-            // Another writer may have replaced the memtable that had the entries.
+            // Another writer may have replaced the memtable that contained the entries.
             let done = !front.has_active_before(seq + 1) || self.rotate(None)?;
             Ok(done.then_some(()))
         })?;
         self.wait_until(&|| !self.pipeline.front.has_sealed_before(seq + 1))
     }
 
-    /// Moves everything into the bottom and waits until background work has come to rest.
+    /// Moves everything into the bottom and waits until background work rests.
     pub(crate) fn drain(self: &Arc<Self>) -> Result<()> {
         self.flush()?;
         self.jobs.want_everything(true);
@@ -44,9 +44,9 @@ impl Engine {
         self.wait_for_rest()
     }
 
-    /// Before a close: moves what is in memory to where the next opening need not look for it. Where the
+    /// Before a close: moves data from memory to where the next open need not replay it. If the
     /// buffer is memory and the bottom is not, that is everything; else the log may keep a little.
-    /// `progress` gets bytes written out, and bytes in all.
+    /// `progress` gets the bytes written out, and the total bytes.
     pub(crate) fn write_out(self: &Arc<Self>, progress: &dyn Fn(u64, u64)) -> Result<()> {
         self.check_writable()?;
         let front = &self.pipeline.front;
@@ -63,13 +63,14 @@ impl Engine {
             if left != reported.replace(left) {
                 progress(total.saturating_sub(left), total);
             }
-            // What is on level 0 may stay there: it is in files. What is written meanwhile stays in its log.
+            // Level 0 may stay as it is: it is in files. What is written meanwhile stays in its
+            // log.
             !self.pipeline.buffers_up_to(seq)
         })
     }
 
-    /// Whether a close would lose entries that a write to disk or pool could keep: `Volatile` ones, of which
-    /// only memory has a copy.
+    /// Returns whether a close would lose entries that a write to disk or pool could keep:
+    /// `Volatile` ones that are only in memory.
     pub(crate) fn close_would_lose(&self) -> bool {
         let newest = self.ground.newest_unlogged.load(Ordering::Relaxed);
         if newest == 0 {
@@ -79,11 +80,12 @@ impl Engine {
         if memtables.iter().any(|memtable| memtable.seqs().0 <= newest) {
             return true;
         }
-        // Without a pool the buffer is memory. A bottom that is memory too keeps nothing in any case.
+        // Without a pool the buffer is memory. A bottom in memory keeps nothing in any case.
         self.ground.survival() == Survival::Files && self.pipeline.buffers_up_to(newest)
     }
 
-    /// After the last write: makes the logs durable and says so, with those that nobody needs.
+    /// After the last write: makes the logs durable, and records a clean close and the logs that
+    /// are no longer needed.
     pub(crate) fn seal_off(&self) -> Result<()> {
         let front = &self.pipeline.front;
         let unused = front.close()?;
@@ -98,7 +100,7 @@ impl Engine {
         let totals = Change::Totals(self.ground.totals());
         changes.extend(self.ground.time_told());
         changes.extend([Change::LastSeq { seq }, totals, Change::Closed]);
-        // PERSIST: what the logs have before the word that all is in order.
+        // PERSIST: the contents of the logs before the record of a clean close.
         match self
             .ground
             .manifest
@@ -106,15 +108,15 @@ impl Engine {
             .map_err(Error::from)
         {
             Ok(()) => front.logs_retired(&unused),
-            // Nothing is lost: the next opening replays the logs, as after a crash.
+            // Nothing is lost: the next open replays the logs, as after a crash.
             Err(e) if e.kind() == ErrorKind::Full => {}
             Err(e) => return Err(e),
         }
         Ok(())
     }
 
-    /// Moves what a range of keys has now as deep into the bottom as it can go. Both keys belong to
-    /// the range.
+    /// Moves the current entries of a range of keys as deep into the bottom as they can go. Both
+    /// keys are inclusive.
     pub(crate) fn compact_range(
         self: &Arc<Self>,
         first: (u32, Vec<u8>),
@@ -123,7 +125,7 @@ impl Engine {
         self.check_writable()?;
         let seq = self.ground.sequencer.visible();
         self.flush()?;
-        // Tables leave the buffer oldest first: what is in the range may be behind all others.
+        // Tables leave the buffer oldest first: the range may be behind all others.
         self.drain_up_to(seq)?;
         let request = Arc::new(RangeRequest {
             first,
@@ -138,7 +140,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until no table of the buffer has an entry up to `seq`.
+    /// Waits until no table of the buffer contains an entry up to `seq`.
     pub(super) fn drain_up_to(self: &Arc<Self>, seq: SeqNo) -> Result<()> {
         self.wait_drained(&|| !self.pipeline.buffers_up_to(seq))
     }
@@ -154,7 +156,7 @@ impl Engine {
         waited
     }
 
-    /// Waits until no job runs and none may begin, those among them that are worth it only at rest.
+    /// Waits until no job runs and none may begin, including those that are worth it only at rest.
     pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
         self.jobs.state.lock().rest.waiting += 1;
         let rested = self.wait_for_rest();
@@ -172,7 +174,7 @@ impl Engine {
             Ok(rests.then_some(()))
         });
         match rests {
-            // What a full disk has stopped goes on when there is room.
+            // Work stopped by a full disk resumes when there is space.
             Err(e) if e.kind() == ErrorKind::Full => Ok(()),
             other => other,
         }

@@ -2,7 +2,7 @@
 
 use crate::{Db, Design, Options, Workers};
 
-/// A database whose bottom has an extent that is worth emptying only when space is short.
+/// Returns a database whose bottom has an extent that is worth emptying only when space is short.
 fn with_some_dead() -> (tempfile::TempDir, Db) {
     let folder = tempfile::tempdir().unwrap();
     let mut options = Options {
@@ -25,13 +25,14 @@ fn with_some_dead() -> (tempfile::TempDir, Db) {
     (folder, db)
 }
 
-/// A job that nobody has looked for yet is no reason to say that nothing can free space.
+/// While a job exists that no thread has looked for, callers are not told that nothing can free
+/// space.
 #[test]
 fn a_job_nobody_has_looked_for_is_found() {
     let (_folder, db) = with_some_dead();
     let engine = db.engine();
     let usage = engine.ground.pool.usage();
-    // Space is short from here on, and no job has been looked for since.
+    // Space is short from here on, and no thread has looked for a job since.
     let taken = engine.ground.pool.alloc(usage.largest_free - (300 << 10));
     assert!(engine.goes_on(true).unwrap());
     // BOUND: each step of a job frees space or comes closer to it.
@@ -40,8 +41,8 @@ fn a_job_nobody_has_looked_for_is_found() {
     drop(taken);
 }
 
-/// A moment is walked whole and without what came later, whatever moves down meanwhile: into files
-/// where there were none, and out of tables that are merged and drained.
+/// A moment is walked completely and without later entries, whatever moves down meanwhile: into
+/// files if there were none, and out of tables that are merged and drained.
 #[test]
 fn a_moment_stays_as_it_was() {
     use crate::parts::iter::Cursor;
@@ -52,7 +53,7 @@ fn a_moment_stays_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let mut options = crate::testing::small_options();
         options.design = Some(design);
-        // The first time all is in the memtable, in more than one chunk.
+        // The first time all entries are in the memtable, in more than one chunk.
         options.front.memtable_bytes = 512 << 10;
         options.pool.size_bytes = 32 << 20;
         let db = Db::open(folder.path(), options).unwrap();
@@ -106,7 +107,7 @@ fn compactions_give_way_to_drains() {
     options.pool.path = None;
     options.pool.medium = crate::MediumChoice::Auto;
     options.front.memtable_bytes = 64 << 10;
-    // So many that nothing is due for its level.
+    // Enough levels that no merge is due.
     options.buffer.levels = 8;
     let db = Db::open(folder.path(), options).unwrap();
     let engine = db.engine();
@@ -129,8 +130,8 @@ fn compactions_give_way_to_drains() {
     );
 }
 
-/// No number is given out twice, whenever the process ends: the run of an ingest has a number that is drawn after
-/// those of its tables, and it would be one with a run that came later.
+/// No number is given out twice, whenever the process ends: the run of an ingest has a number that
+/// is drawn after those of its tables, and reusing it would mix it up with a later run.
 #[test]
 fn numbers_of_runs_are_given_out_once() {
     for design in Design::ALL.into_iter().filter(|d| d.keeps_table_files()) {
@@ -142,7 +143,7 @@ fn numbers_of_runs_are_given_out_once() {
         for n in 100..200u32 {
             ingest.add(n.to_be_bytes(), "v").unwrap();
         }
-        // What draws numbers between the tables of an ingest and its end.
+        // Draws numbers between the tables of an ingest and its end.
         db.put("a", "b").unwrap();
         db.flush().unwrap();
         ingest.finish().unwrap();

@@ -1,16 +1,16 @@
-//! Throttle: how the pool's free space bears on writers and on background work.
+//! The throttle: how free space limits writers and background work.
 //!
-//! A reserve is kept free so that draining can always go on: the copies of the largest table that
-//! may have to move, memtables on their way down, and extents for the repository to move in. As
+//! A reserve is kept free so that drains can always make progress: the copies of the largest table
+//! that may have to move, memtables to be flushed, and extents for the repository to move into. As
 //! free space comes near the reserve, data is moved down early; nearer still, writers are slowed;
-//! puts that would eat into it wait while work in progress can free space, and get `Full` when
-//! none can. Deletes may use the reserve: they are how space comes back. Space counts as short too while
-//! it comes in pieces too small for the next memtable: what is moved down joins them.
+//! puts that would use it wait while work in progress can free space, and get `Full` if none can.
+//! Deletes may use the reserve, because they free space. Space also counts as short while it is in
+//! pieces too small for the next memtable: moving data down joins them.
 //!
-//! Where the buffer is memory, what is in it is in log files too, and these have a cap: as they come
-//! near it, the oldest data is drained, whatever its level; nearer still, writers are slowed; a
-//! memtable whose log would go over it waits for a drain. So nothing keeps a log for ever: neither a
-//! keyspace that nobody writes, nor memtables that were flushed almost empty.
+//! If the buffer is in memory, its data is in log files too, and these have a cap: near it, the
+//! oldest data is drained, whatever its level; nearer still, writers are slowed; a memtable whose
+//! log would exceed it waits for a drain. So nothing keeps a log forever: neither a keyspace
+//! without writes, nor memtables that were flushed almost empty.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -25,65 +25,65 @@ use super::governor::Governor;
 /// The state of the throttle.
 pub(crate) struct Throttle {
     pool: Limits,
-    /// What log files may take, where draining gives them back.
+    /// The cap of log files, if drains free them.
     logs: Option<Limits>,
-    /// The log of a memtable of the usual size.
+    /// The log bytes of a memtable of the usual size.
     log_bytes: u64,
-    /// What all memtables may have that is not written.
+    /// The unwritten bytes of all memtables.
     memtables: Limits,
-    /// Why writers are slowed, as a place in `StallReason::ALL`.
+    /// Why writers are slowed, as an index of `StallReason::ALL`.
     reason: AtomicU8,
     pub(crate) governor: Governor,
 }
 
-/// What the stages have that writers must not add to without limit.
+/// Backlogs that limit writers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Burdens {
     /// How near the bottom is to stopping writers.
     pub(crate) bottom: Pressure,
     pub(crate) log_bytes: u64,
-    /// Bytes of memtables that have yet to be written to table files.
+    /// Bytes of memtables not yet written to table files.
     pub(crate) unflushed_bytes: u64,
     /// The bytes of the largest memtable that a writer needs.
     pub(crate) spare: SpareBytes,
 }
 
-/// From how many free bytes on something is done.
+/// Thresholds of free bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// How many bytes there are.
+    /// The total bytes.
     cap: u64,
     /// Kept free for background work.
     reserve: u64,
-    /// In one piece, of that: an entry that moves needs one as large as it is.
+    /// The part of the reserve kept in one piece: an entry that moves needs a piece of its size.
     piece: u64,
-    /// In one piece, beside what a put takes. Drains of large values need pieces, and they free space only when they
-    /// have ended.
+    /// Kept in one piece in addition to what a put takes. Drains of large values need pieces, and
+    /// free space only when they end.
     beside: u64,
-    /// Fewer free ones: data is moved down that need not move yet.
+    /// Below this, data is moved down early.
     short: u64,
-    /// Fewer free ones: writers are slowed, more and more until there are as few as the second of these.
+    /// Below the first, writers are slowed, increasingly until the second.
     slow: (u64, u64),
 }
 
-/// How much of something is free.
+/// The free bytes of one resource.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     free: u64,
-    /// How much more drains in progress will have freed when they end, as far as they have come.
+    /// The bytes that drains in progress will have freed when they end, as far as they are done.
     credit: u64,
     limits: Limits,
 }
 
 impl Limits {
-    /// Those of `cap` bytes, of which drains take at most `drain` at once and give them back when they
-    /// end, and others take `piece` at once.
+    /// Returns the limits of `cap` bytes of which drains take at most `drain` at once and free them
+    /// when they end, and others take `piece` at once.
     ///
-    /// While a drain is on its way, writers take as much as it will give back. So that they need not
-    /// stop before it ends, there must be room for all of it when it begins; and half as much again
-    /// below and above for the governor to find its rate in.
+    /// While a drain is in progress, writers take as much as it will free. So that they need not
+    /// stop before it ends, there must be room for all of it when it begins, and half as much again
+    /// below and above in which the governor finds its rate.
     fn drained(cap: u64, reserve: u64, piece: u64, drain: u64) -> Limits {
-        // Of what is so small that this would be most of it, drains and writers get less.
+        // If the cap is so small that this would be most of it, drains and writers get less.
         let most = (cap / 8 * 5).saturating_sub(reserve + piece) / 7 * 4;
         let drain = drain.min(most);
         let stop = reserve + piece + drain / 4 * 3;
@@ -99,12 +99,13 @@ impl Limits {
 }
 
 impl Limits {
-    /// Whether a put may take these extents.
+    /// Returns whether a put may take these extents.
     fn fits(&self, usage: PoolUsage, [first, second]: [u64; 2]) -> bool {
         usage.fits([first + self.beside, second])
     }
 
-    /// Those of the pool on a full device, where no more can be kept free than it has grown ahead.
+    /// Returns the limits of the pool on a full device, where no more can be kept free than it has
+    /// grown ahead.
     fn within(self, usage: PoolUsage) -> Limits {
         if !usage.is_device_full() {
             return self;
@@ -126,7 +127,7 @@ impl Room {
         self.free < self.limits.short
     }
 
-    /// What it makes of writers.
+    /// Returns the pressure on writers.
     fn pressure(&self) -> Pressure {
         let (from, to) = self.limits.slow;
         let range = (from - to).max(1);
@@ -138,34 +139,35 @@ impl Room {
     }
 }
 
-/// What there is too little of.
+/// A scarce resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// Space in the pool beside what is kept for background work.
+    /// Space in the pool above what is kept for background work.
     Pool,
-    /// What log files may take, and drains can give some of it back.
+    /// Space for log files, some of which drains can free.
     Logs,
 }
 
-/// How much is free.
+/// The free space of all resources.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Headroom {
     pool: Room,
     usage: PoolUsage,
-    /// No pieces of the pool are large enough for another memtable, or for what moves, whatever their sum is.
+    /// Whether no piece of the pool is large enough for another memtable, or for what moves,
+    /// whatever the sum.
     in_pieces: bool,
-    /// Puts have enough free space for another memtable, but not in pieces that are long enough.
+    /// Whether free space suffices for another memtable of a put, but no piece is long enough.
     needs_joining: bool,
-    /// Of what log files may take.
+    /// Log files.
     logs: Option<Room>,
-    /// What those of the active memtable and of the spare take.
+    /// The log bytes of the active memtable and of the spare.
     logs_needed: u64,
-    /// Of what memtables may have that is not written.
+    /// Unwritten bytes of memtables.
     memtables: Room,
 }
 
 impl Headroom {
-    /// How urgently space is needed.
+    /// Returns how urgently space is needed.
     pub(crate) fn urgency(&self) -> Urgency {
         if self.pool_is_short() || self.logs.is_some_and(|logs| logs.is_short()) {
             Urgency::Space
@@ -174,7 +176,7 @@ impl Headroom {
         }
     }
 
-    /// The pressures that make writers slower, that of the bottom included.
+    /// Returns the pressures that slow writers, including that of the bottom.
     fn pressures(&self, bottom: Pressure) -> [(StallReason, Pressure); 4] {
         let logs = self.logs.map(|logs| logs.pressure());
         [
@@ -185,42 +187,43 @@ impl Headroom {
         ]
     }
 
-    /// Whether there are more logs than those of the active memtable and of the spare, and drains free some.
+    /// Returns whether there are more logs than those of the active memtable and of the spare, and
+    /// drains free some.
     pub(crate) fn has_logs_to_free(&self) -> bool {
         self.logs
             .is_some_and(|logs| logs.limits.cap - logs.free.min(logs.limits.cap) > self.logs_needed)
     }
 
-    /// How much the pool or logs press.
+    /// Returns the pressure of the pool or the logs, whichever is higher.
     pub(crate) fn pressing(&self) -> f64 {
         let logs = self.logs.map_or(0.0, |logs| logs.pressure().part);
         self.pool.pressure().part.max(logs)
     }
 
-    /// Whether the pool should be given room.
+    /// Returns whether space in the pool should be freed.
     pub(crate) fn pool_is_short(&self) -> bool {
         self.pool.is_short() || self.in_pieces
     }
 
-    /// Returns whether free space of the pool has to come together before puts go on.
+    /// Returns whether free space of the pool has to be joined before puts can continue.
     pub(super) fn needs_joining(&self) -> bool {
         self.needs_joining
     }
 
-    /// Whether what is kept for background work is there.
+    /// Returns whether the reserve for background work is free.
     pub(crate) fn has_reserve(&self) -> bool {
         let limits = &self.pool.limits;
         self.pool.free >= limits.reserve && self.usage.largest_free >= limits.piece
     }
 
-    /// Whether a put may take `bytes` more of the pool, and there is a place for them.
+    /// Returns whether a put may take `bytes` more of the pool, and a place exists for them.
     pub(crate) fn allows(&self, bytes: SpareBytes) -> bool {
         let free = self.pool.free >= self.pool.limits.reserve + bytes.pool();
         free && self.pool.limits.fits(self.usage, bytes.extents)
     }
 
-    /// Whether log files may take `bytes` more. A log that is larger than what they may take is let in
-    /// when they take little.
+    /// Returns whether log files may take `bytes` more. A log larger than the cap is admitted while
+    /// log files take little.
     pub(crate) fn allows_log(&self, bytes: SpareBytes) -> bool {
         self.logs.is_none_or(|logs| {
             let half = logs.limits.cap - logs.limits.cap / 2;
@@ -230,11 +233,12 @@ impl Headroom {
 }
 
 impl Throttle {
-    /// A throttle for these stages.
+    /// Creates a throttle for these stages.
     pub(crate) fn new(ground: &Ground, pipeline: &Pipeline) -> Throttle {
         let front = pipeline.front.shape();
         let spare = pipeline.spare_bytes(None);
-        // Those of the active memtable, of the spare, of what is being sealed or flushed, and one table.
+        // The logs of the active memtable, of the spare, of sealed and flushing memtables, and of
+        // one table.
         let least = (front.sealed_count_max as u64 + 4) * spare.log_file;
         let drains_free_logs = ground.survival() == Survival::Files;
         let drain = pipeline.bottom.drain_bytes_max();
@@ -252,7 +256,7 @@ impl Throttle {
         }
     }
 
-    /// Free space now, beside what else there is. Also sets how fast writers may be for the sake of all that;
+    /// Returns the free space and the other backlogs. Also sets the rate of writers accordingly.
     /// `busy`: background work has something to do.
     pub(crate) fn headroom(&self, ground: &Ground, burdens: Burdens, busy: bool) -> Headroom {
         let room = |limits: Limits, used: u64, credit: u64| Room {
@@ -260,8 +264,8 @@ impl Throttle {
             credit,
             limits,
         };
-        // Before the use that it is set against: of a drain that ends in between, both are seen as free, and
-        // writers are a little too fast for a moment, not stopped.
+        // Read before the usage: if a drain ends in between, its bytes count as free in both, and
+        // writers are a little too fast for a moment, but not stopped.
         let credit = ground.credits.bytes();
         let usage = ground.pool.usage();
         let limits = self.pool.within(usage);
@@ -291,14 +295,14 @@ impl Throttle {
         headroom
     }
 
-    /// Why writes are slowed.
+    /// Returns why writes are slowed.
     pub(crate) fn reason(&self) -> StallReason {
         StallReason::ALL[usize::from(self.reason.load(Ordering::Relaxed))]
     }
 }
 
-/// Those of memtables: writers stop when all that may be sealed are, and the active one is full. One that fills
-/// while another is flushed is how it should be.
+/// Returns the limits of memtables: writers stop when the maximum number is sealed and the active
+/// one is full. Filling one while another is flushed is normal.
 fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
     let cap = memtable_bytes.saturating_mul(sealed_count_max as u64 + 1);
     Limits {
@@ -315,7 +319,7 @@ fn pool_limits(ground: &Ground, pipeline: &Pipeline, spare: SpareBytes) -> Limit
     let options = &ground.options;
     let cap = options.pool.size_bytes;
     if pipeline.buffer.is_some() && pipeline.bottom.is_outside_pool() {
-        // Nothing that is drained needs room in the pool, only what is flushed.
+        // Drains need no space in the pool, only flushes do.
         let memtable = spare.pool().max(pipeline.front.shape().memtable_bytes);
         let reserve = memtable.min(cap / 4);
         return Limits::drained(cap, reserve, memtable, pipeline.bottom.drain_bytes_max());
@@ -352,7 +356,7 @@ mod tests {
         }
     }
 
-    /// Limits of pools and logs, of the usual sizes and of a few bytes.
+    /// Returns limits of pools and logs, of the usual sizes and of a few bytes.
     fn limits() -> Vec<Limits> {
         let mut all = vec![Limits {
             cap: 512 * MIB,
@@ -372,7 +376,7 @@ mod tests {
         all
     }
 
-    /// Pressure begins at nothing where all is free, ends at the stop, and never falls or jumps between.
+    /// Pressure is zero while all is free, ends at the stop, and rises without jumps in between.
     #[test]
     fn pressure_rises_smoothly() {
         for limits in limits() {
@@ -394,8 +398,8 @@ mod tests {
         }
     }
 
-    /// Writers are not slowed where nothing is drained for them, and a drain at its largest fits between where it
-    /// begins and where they stop.
+    /// Writers are not slowed before anything is drained, and a drain of the largest size fits
+    /// between its start and the stop.
     #[test]
     fn a_drain_fits_before_the_stop() {
         let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);
@@ -410,7 +414,7 @@ mod tests {
         );
     }
 
-    /// What presses most is what counts, and logs are let in while there is room.
+    /// The highest pressure counts, and logs are admitted while there is room.
     #[test]
     fn each_reason_counts() {
         let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);

@@ -1,4 +1,5 @@
-//! Turns: finds the job that a thread runs next, at the places that the scheduler's decision names (choose.rs).
+//! Turns: finds the job that a thread runs next, at the places that the scheduler's decision names
+//! (choose.rs).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::throttle::Headroom;
 use super::workers::Class;
 
 impl Engine {
-    /// The most wanted job that may run now.
+    /// Takes the most wanted job that may run now.
     pub(super) fn take(
         self: &Arc<Self>,
         state: &mut State,
@@ -66,7 +67,7 @@ impl Engine {
         })
     }
 
-    /// The job at one place.
+    /// Takes the job at one place.
     fn look(self: &Arc<Self>, state: &mut State, look: Look) -> Result<Option<Parked>> {
         let job = match look {
             Look::Begun(kind) => return Ok(self.take_begun(state, |it| it == kind)),
@@ -86,7 +87,8 @@ impl Engine {
         Ok(job.map(Parked::ready))
     }
 
-    /// Whether a job of this kind should let one of the other kind go before its next step.
+    /// Returns whether a job of this kind should let one of the other kind run before its next
+    /// step.
     pub(super) fn should_give_way(&self, kind: JobKind) -> bool {
         if !matches!(kind, JobKind::Drain | JobKind::Compact) {
             return false;
@@ -96,13 +98,13 @@ impl Engine {
         preferred.is_some_and(|preferred| preferred != kind)
     }
 
-    /// Begins a job that frees space at this urgency, even if the state of the database alone is less urgent. Returns
-    /// false if there is no such job.
+    /// Begins a job that frees space at this urgency, even if the state of the database alone is
+    /// less urgent. Returns false if there is no such job.
     pub(super) fn begin_for(&self, urgency: Urgency) -> Result<bool> {
         let mut state = self.jobs.state.lock();
         let kinds = new_jobs(Urgency::Space).into_iter();
         let found = kinds.map(|kind| self.begin(&mut state.parts, kind, urgency));
-        // The first that is found, or has failed.
+        // The first that is found, or that has failed.
         let found = found.filter_map(Result::transpose).next().transpose();
         if let Ok(Some(_)) = &found {
             self.jobs.work.notify_all();
@@ -116,7 +118,7 @@ impl Engine {
         found.inspect_err(|e| self.fail(e))
     }
 
-    /// Begins a job of a kind, if there is one to be done when space is needed so badly.
+    /// Begins a job of a kind, if there is one at this urgency.
     fn begin(
         &self,
         parts: &mut VecDeque<Box<dyn Job>>,
@@ -129,8 +131,8 @@ impl Engine {
             (JobKind::Reclaim, _) => match parts.pop_front() {
                 Some(part) => Ok(Some(part)),
                 None => match self.pipeline.bottom.next_job(urgency)? {
-                    // An extent that is emptied is free once the readers of older views are gone. Until then emptying
-                    // more of them would only take space.
+                    // An emptied extent is free once the readers of older views are gone. Until
+                    // then emptying more of them would only take space.
                     None if self.needs_joining() && !self.views.is_older_pinned() => {
                         self.pipeline.bottom.join_space()
                     }
@@ -141,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Returns whether free space of the pool has to come together before puts or drains go on.
+    /// Returns whether free space of the pool has to be joined before puts or drains can continue.
     fn needs_joining(&self) -> bool {
         self.headroom().needs_joining() || self.pipeline.bottom.awaits_piece()
     }
@@ -156,12 +158,14 @@ impl Engine {
         if !self.pipeline.drains() || waits && !makes_room() {
             return Ok(None);
         }
-        // What rests in memory keeps its logs: more of them than writers need next are not worth it.
+        // Data resting in memory keeps its logs, and more of them than writers need next are not
+        // worth it.
         let urgency = match urgency {
             Urgency::Rest if self.headroom().has_logs_to_free() => Urgency::Space,
             urgency => urgency,
         };
-        // On a full disk less at a time, since logs go only when all of it is written.
+        // On a full disk a drain takes less at a time, since logs are freed only when all of it is
+        // written.
         let bytes_max = match self.ground.reserve.is_tight() {
             true => 0,
             false => bottom.drain_bytes_now(),
@@ -170,8 +174,8 @@ impl Engine {
         drain.map(|drain| bottom.absorb(drain)).transpose()
     }
 
-    /// Whether another job may begin: each takes memory from its first step to its last, where it waits for
-    /// its turn too.
+    /// Returns whether another job may begin: each takes memory from its first step to its last,
+    /// even while it waits for its turn.
     pub(super) fn has_memory(&self, state: &State) -> bool {
         state.with_memory() + state.heavy < self.ground.memory.limits.jobs
     }

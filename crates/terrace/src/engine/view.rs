@@ -1,17 +1,18 @@
-//! Views: what a read sees, pinned for as long as it reads.
+//! Views: the pinned state of a read.
 //!
 //! A view is a list of sources, newest first, that never changes; installing a new one is an atomic
-//! swap. Pinning costs no shared counter on point reads. Garbage, such as extents that a job has emptied, is handed
-//! to the tail of the view that is current at that moment, and is freed when that view and every
-//! one before it are gone.
+//! swap. Pinning costs no shared counter on point reads. Garbage, such as extents that a job has
+//! emptied, is handed to the tail of the view that is current at that moment, and is freed when
+//! that view and every one before it are gone.
 //!
 //! Invariants
 //!   V1  Sources are listed newest first, and a view is built by asking front, buffer, bottom in
 //!       that order. Data only moves down, and a stage shows what it took before the giver forgets
 //!       it, so no entry is missed.
-//!       The range deletes of a view are asked before its sources, since they go only after what they
-//!       cover has gone; and of them those above the bottom first, as they move down as well.
-//!   V2  A tail outlives all tails before it. Garbage is freed before its tail lets go of the next.
+//!       The range deletes of a view are asked before its sources, since they are removed only
+//!       after the entries that they cover; and those above the bottom first, as they move down as
+//!       well.
+//!   V2  A tail outlives all tails before it. Garbage is freed before its tail releases the next.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::canary::failpoint;
 use crate::parts::ranges::RangeSet;
 use crate::stages::{Garbage, Sources};
 
-/// What a read sees.
+/// The state that a read sees.
 pub(crate) struct View {
     pub(crate) sources: Sources,
     /// The range deletes over keys of the sources; `None` without any.
@@ -30,7 +31,7 @@ pub(crate) struct View {
     tail: Arc<Tail>,
 }
 
-/// What a view is built from.
+/// The parts that a view is built from.
 pub(crate) struct Parts {
     pub(crate) sources: Sources,
     pub(crate) ranges: Option<Arc<RangeSet>>,
@@ -38,7 +39,7 @@ pub(crate) struct Parts {
     pub(crate) tokens: Vec<Arc<()>>,
 }
 
-/// What must outlive one view and all views before it.
+/// Whatever must outlive one view and all views before it.
 #[derive(Default)]
 struct Tail(Mutex<TailBody>);
 
@@ -54,8 +55,8 @@ impl Drop for Tail {
         let body = self.0.get_mut();
         body.garbage.clear();
         body.tokens.clear();
-        // One after the other instead of each inside the drop of the one before: a long-pinned view
-        // may have thousands of tails behind it.
+        // One after the other instead of each inside the drop of the previous: a long-pinned view
+        // may hold a chain of thousands of tails.
         let mut next = body.next.take();
         // BOUND: the chain is finite and each turn removes one.
         while let Some(mut tail) = next.and_then(Arc::into_inner) {
@@ -73,7 +74,7 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Views that begin with these parts.
+    /// Creates views that begin with these parts.
     pub(crate) fn new(parts: Parts) -> Views {
         let view = View {
             sources: parts.sources,
@@ -103,15 +104,15 @@ impl Views {
         (self.hold(), f())
     }
 
-    /// Whether `view` is still current.
+    /// Returns whether `view` is still current.
     pub(crate) fn is_current(&self, view: &Arc<View>) -> bool {
         Arc::ptr_eq(&self.current.load(), view)
     }
 
-    /// Whether somebody reads a view older than the current one, whose extents and garbage are still
-    /// in use therefore. If not, all garbage up to the current view has been freed.
+    /// Returns whether a reader pins a view older than the current one, whose extents and garbage
+    /// are therefore still in use. If not, all garbage up to the current view has been freed.
     pub(crate) fn is_older_pinned(&self) -> bool {
-        // The tail before the current one holds it, and all before that one are behind it (V2).
+        // The previous tail holds the current one, and all earlier ones hold the previous one (V2).
         Arc::strong_count(&self.current.load().tail) > 1
     }
 
@@ -121,8 +122,8 @@ impl Views {
         self.install_during(build, garbage, |show| show());
     }
 
-    /// As `install`; `publish` calls its argument to make the new view the current one, and may do
-    /// before and after it what must not be told apart from it.
+    /// As `install`; `publish` calls its argument to make the new view the current one, and may act
+    /// before and after it while no other view can be installed.
     pub(crate) fn install_during(
         &self,
         build: impl FnOnce() -> Parts,
@@ -168,8 +169,8 @@ mod tests {
         }
     }
 
-    /// After an extent is handed over, it is free exactly when the last view that could reach it
-    /// is gone.
+    /// An extent that was handed over is free exactly when the last view that could reach it is
+    /// gone.
     #[test]
     fn garbage_outlives_every_view_that_could_reach_it() {
         let pool = Pool::create(PoolConfig::new(Backing::Anonymous, 8 << 20)).unwrap();
@@ -196,7 +197,7 @@ mod tests {
         assert!(!views.is_older_pinned(), "the current view is not older");
     }
 
-    /// After a token came with a view, it is dropped exactly when no view before that one is left.
+    /// A token that came with a view is dropped exactly when no earlier view is left.
     #[test]
     fn tokens_tell_when_older_views_are_gone() {
         let views = Views::new(nothing());
@@ -223,7 +224,7 @@ mod tests {
         );
     }
 
-    /// A view may be pinned while a very long chain of others comes and goes.
+    /// A view may stay pinned while a very long chain of others comes and goes.
     #[test]
     fn long_chains_are_freed_without_recursion() {
         let views = Views::new(nothing());

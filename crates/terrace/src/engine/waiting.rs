@@ -1,5 +1,5 @@
-//! Waits of jobs: when a job that the pool, a disk or the pace has stopped takes its next step, and what callers are told
-//! meanwhile.
+//! Waits of jobs: when a job stopped by the pool, a disk or the pace takes its next step, and what
+//! callers learn meanwhile.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use super::Engine;
 use super::queue::{Parked, PoolLevel, RETRY, State, Waits, backoff};
 use super::workers::Class;
 
-/// Every so many refusals, a job is run whatever the disk reports: a quota can be raised and leave the free bytes
-/// equal.
+/// The interval of refusals at which a job runs whatever the disk reports: a quota can be raised
+/// without a change of the free bytes.
 const BLIND_TRY: u32 = 4;
 
 /// Returns whether a disk reports no more free bytes than it did then.
@@ -22,8 +22,8 @@ fn has_no_more(then: Option<u64>, now: Option<u64>) -> bool {
 }
 
 impl Engine {
-    /// When a job may take its next step, if it has written more than the limit on the rate allows.
-    /// Flushes are charged and never wait.
+    /// Returns when a job may take its next step, if it has written more than the rate limit
+    /// allows. Flushes are charged and never wait.
     pub(super) fn pace(&self, kind: JobKind, class: Class) -> Option<Instant> {
         if class == Class::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
             return None;
@@ -34,7 +34,7 @@ impl Engine {
         wait.map(|wait| now + wait)
     }
 
-    /// How near writers are to being slowed for what background work has not done.
+    /// Returns how near writers are to being slowed by a backlog of background work.
     pub(super) fn haste(&self) -> f64 {
         match self.headroom().urgency() {
             Urgency::Rest | Urgency::None => self.pipeline.bottom.haste(),
@@ -42,7 +42,7 @@ impl Engine {
         }
     }
 
-    /// When a job that found a disk full, and had `refused` times before, may try again.
+    /// Returns the wait of a job that found a disk full, and had `refused` times before.
     pub(super) fn wait_for_room(&self, kind: JobKind, why: Error, refused: u32) -> Waits {
         // What it has to write may be covered by range deletes that only have to be synced.
         self.ground.ranges.look_again();
@@ -72,8 +72,9 @@ impl Engine {
         }
     }
 
-    /// Returns the earlier refusal of a job if its next step would be refused again, since the disk has no more room.
-    /// A compaction would fill the disk before it finds that out, and callers would wait for it.
+    /// Returns the earlier refusal of a job if its next step would be refused again, since the disk
+    /// has no more free space. A compaction would fill the disk before it finds that out, and
+    /// callers would wait for it.
     pub(super) fn is_in_vain(&self, parked: &Parked) -> Option<Error> {
         let Waits::Room { room, why, .. } = &parked.waits else {
             return None;
@@ -85,19 +86,19 @@ impl Engine {
         vain.then(|| why.clone())
     }
 
-    /// Why a disk has no room for what background work has to write, if a job waits for that.
+    /// Returns why a disk has no space for background work, if a job waits for that.
     pub(crate) fn disk_full(&self) -> Option<Error> {
         let state = self.jobs.state.lock();
         state.queue.iter().find_map(|p| p.waits.room()).cloned()
     }
 
-    /// How often jobs were refused room on a disk.
+    /// Returns how often jobs were refused space on a disk.
     pub(super) fn refusals(&self) -> u64 {
         self.jobs.state.lock().refusals
     }
 
-    /// Returns why jobs make no progress if a full disk has stopped them since the refusal number `since`. Otherwise it
-    /// makes refused jobs try soon, because the caller waits for the outcome.
+    /// Returns why jobs make no progress if a full disk has stopped them since the refusal number
+    /// `since`. Otherwise makes refused jobs try soon, because the caller waits for the outcome.
     pub(super) fn await_refusal(&self, since: u64) -> Option<Error> {
         let mut state = self.jobs.state.lock();
         let why = state.refusal(since);
@@ -107,7 +108,8 @@ impl Engine {
         why
     }
 
-    /// Lets jobs that wait for room try once more: a user has called, or range deletes have become durable.
+    /// Lets jobs that wait for disk space try once more: a user has called, or range deletes have
+    /// become durable.
     pub(crate) fn look_for_room(&self) {
         self.jobs.state.lock().look_for_room();
     }
@@ -120,14 +122,14 @@ impl Engine {
         PoolLevel::of(self.ground.pool.usage(), durable, buffered)
     }
 
-    /// The places in the queue of the jobs that may take a step.
+    /// Returns the indexes in the queue of the jobs that may take a step.
     pub(super) fn ready(&self, state: &State) -> Vec<usize> {
         if state.queue.is_empty() {
             return Vec::new();
         }
         let level = self.pool_level();
         let manual = self.jobs.workers() == Workers::Manual;
-        // Whoever waits for its turn need not where writers would wait for it.
+        // Paced jobs skip the wait if writers would otherwise wait for them.
         let hurries = state.is_paced() && self.haste() >= 1.0;
         let now = Instant::now();
         let room = || self.ground.reserve.room().unwrap_or(0);

@@ -1,10 +1,10 @@
-//! Workers: the threads that run jobs, and which of them each takes.
+//! Workers: the threads that run jobs, and the kinds of jobs of each.
 //!
-//! One thread flushes and makes spare memtables and nothing else, so that no merge ever stands
-//! between a writer and room. The others merge, drain and reclaim. Where a buffer drains to files, one
-//! of several does nothing but compact, and takes what cores the rest leave: writers wait for drains,
-//! which make room in the buffer, long before they wait for compactions, and a drain spends
-//! much of its time waiting for the device.
+//! One thread flushes and makes spare memtables and nothing else, so that a merge never keeps a
+//! writer from a free memtable. The others merge, drain and reclaim. If a buffer drains to files,
+//! one of several only compacts, and takes the cores that the rest leave: writers wait for drains,
+//! which free space in the buffer, long before they wait for compactions, and a drain spends much
+//! of its time waiting for the device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,26 @@ use crate::stages::JobKind;
 
 use super::{Engine, Pipeline};
 
-/// How long an idle worker sleeps when nobody wakes it.
+/// How long an idle worker sleeps if nothing wakes it.
 const IDLE: Duration = Duration::from_millis(50);
-/// How long a writer that wakes may wait for a worker that has its core: as short as Linux allows.
+/// How long a writer that wakes may wait for a worker on its core: as short as Linux allows.
 const SLICE: Duration = Duration::from_micros(100);
-/// How much the threads that merge, drain and reclaim yield to others.
+/// The niceness of the threads that merge, drain and reclaim.
 const MERGE_NICENESS: i32 = 10;
-/// How much the thread that only compacts does: as much as Linux allows.
+/// The niceness of the thread that only compacts: as high as Linux allows.
 const COMPACTION_NICENESS: i32 = 19;
 
-/// Which jobs a worker takes.
+/// The jobs that a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Flushes,
     Rest,
-    /// Of the rest, those of a bottom in files that make nothing but order.
+    /// Those of the rest that only reorder a bottom in files.
     Compactions,
 }
 
 impl Class {
-    /// Who takes jobs of this kind, whatever threads there are.
+    /// Returns which class takes jobs of this kind, whatever threads there are.
     pub(super) fn of(kind: JobKind) -> Class {
         match kind {
             JobKind::Flush => Class::Flushes,
@@ -42,20 +42,21 @@ impl Class {
         }
     }
 
-    /// Whether its jobs take memory while they run, and are many.
+    /// Returns whether its jobs take memory while they run, and are many.
     pub(super) fn is_heavy(self) -> bool {
         self != Class::Flushes
     }
 
-    /// Lets writers, readers and flushes of this process go before the calling thread where cores are
-    /// scarce: nobody waits for a merge, and a writer that loses its core for one waits milliseconds.
+    /// Lets writers, readers and flushes of this process run before the calling thread if cores are
+    /// scarce: no thread waits for a merge, and a writer that loses its core to one waits
+    /// milliseconds.
     fn yield_to_writers(self) {
         let niceness = match self {
             Class::Flushes => return,
             Class::Rest => MERGE_NICENESS,
             Class::Compactions => COMPACTION_NICENESS,
         };
-        // A system that refuses changes nothing but speed.
+        // A refusal by the system affects only speed.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), niceness);
     }
 }
@@ -63,9 +64,9 @@ impl Class {
 /// The workers of one database.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crew {
-    /// How many do not flush; `None`: there are no threads.
+    /// The number of threads that do not flush; `None` without threads.
     others: Option<usize>,
-    /// One of them does nothing but compact.
+    /// Whether one of them only compacts.
     compacts_apart: bool,
 }
 
@@ -95,7 +96,7 @@ impl Crew {
 }
 
 impl Engine {
-    /// Whether a thread does nothing but compact.
+    /// Returns whether a thread only compacts.
     pub(super) fn compacts_apart(&self) -> bool {
         self.jobs.crew.compacts_apart
     }
@@ -108,7 +109,7 @@ impl Engine {
             let thread = std::thread::Builder::new()
                 .name(format!("terrace-{number}"))
                 .spawn(move || {
-                    // What is refused here changes nothing but latency.
+                    // A refusal here affects only latency.
                     terrace_media::ask_for_slices(SLICE);
                     class.yield_to_writers();
                     engine.work(class);
@@ -121,8 +122,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Stops the workers after the step that each is in, and waits for the calls of others that may work in their
-    /// place. Jobs that are not done stay as the pool has them, and go on when the database is opened again.
+    /// Stops the workers after their current steps, and waits for calls of other threads that may
+    /// do their work. Unfinished jobs stay as the pool has them, and resume when the database is
+    /// opened again.
     pub(crate) fn stop(&self) {
         {
             let mut state = self.jobs.state.lock();
@@ -132,7 +134,7 @@ impl Engine {
         let threads = std::mem::take(&mut *self.jobs.threads.lock());
         let me = std::thread::current().id();
         for thread in threads {
-            // A worker may drop the last handle itself; it ends on its own then.
+            // A worker may drop the last handle itself; it ends without a join then.
             if thread.thread().id() != me {
                 let _ = thread.join();
             }
@@ -184,7 +186,8 @@ impl Engine {
 mod tests {
     use super::*;
 
-    /// There is always a thread that flushes and one for drains; only of several does one compact alone.
+    /// There is always a thread that flushes and one for drains; only if there are several does one
+    /// only compact.
     #[test]
     fn drains_always_have_a_thread() {
         let all = |others, to_files| {

@@ -1,4 +1,4 @@
-//! The counters behind the metrics: sharded where many threads add, plain elsewhere.
+//! The counters behind the metrics: sharded if many threads add, plain elsewhere.
 //!
 //! A new counter is a line of the table `counters!` below, and the place that adds to it.
 
@@ -13,8 +13,8 @@ use super::{
     MemoryMetrics, PaceMetrics, PoolMetrics, RetryMetrics, StallMetrics, StallReason,
 };
 
-/// Declares `Metrics` and the counters behind it. Each line of `sums` is a counter and the field of `Metrics`
-/// that has its sum, and, for a counter that reports list by itself, the name there.
+/// Declares `Metrics` and the counters behind it. Each line of `sums` is a counter and the field of
+/// `Metrics` with its sum, and, for a counter that reports list separately, its name there.
 macro_rules! counters {
     (
         $(#[$of_struct:meta])*
@@ -28,7 +28,7 @@ macro_rules! counters {
             $($PartCounter:ident => $part:ident.$part_sum:ident;)*
         }
     ) => {
-        /// One number that many threads add to.
+        /// A number that many threads add to.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(usize)]
         pub(crate) enum OpCounter {
@@ -45,14 +45,14 @@ macro_rules! counters {
         }
 
         impl Metrics {
-            /// The counters that reports list by themselves, with their names there.
+            /// Returns the counters that reports list separately, with their names there.
             pub fn listed(&self) -> Vec<(&'static str, u64)> {
                 vec![$($(($name, self.$sum),)?)*]
             }
         }
 
         impl Counters {
-            /// Everything that is counted here; the rest of the metrics is empty.
+            /// Returns the metrics counted here; the rest is empty.
             pub(crate) fn metrics(&self) -> Metrics {
                 let mut metrics = Metrics {
                     $($sum: self.sum(OpCounter::$Counter),)*
@@ -68,7 +68,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Everything that the store counts, at one moment.
+    /// All metrics of the store, at one moment.
     #[derive(Debug, Clone, Default)]
     #[non_exhaustive]
     pub struct Metrics {
@@ -78,11 +78,11 @@ counters! {
         pub sealed_count: u64,
         /// Bytes of logs that recovery would replay.
         pub log_bytes: u64,
-        /// The buffer, by level; only levels that have tables.
+        /// The buffer, by level; only levels that contain tables.
         pub levels: Vec<LevelMetrics>,
-        /// The repository, where the design has one.
+        /// The repository, if the design has one.
         pub bottom: BottomMetrics,
-        /// Levels of table files, where the design has some; only those that have files.
+        /// Levels of table files, if the design has them; only those that contain files.
         pub files: Vec<FileLevelMetrics>,
         /// The cache of their blocks.
         pub cache: CacheMetrics,
@@ -96,9 +96,10 @@ counters! {
         pub stalls: Vec<StallMetrics>,
         /// Background jobs by kind.
         pub jobs: Vec<JobMetrics>,
-        /// The same in the database's life, up to the last edit of its manifest before it was opened.
+        /// The bytes written in the database's life, up to the last edit of its manifest before it
+        /// was opened.
         pub life: LifeMetrics,
-        /// The limit on the rate of background writes to table files, and what it did.
+        /// The limit on the rate of background writes to table files, and its effect.
         pub pace: PaceMetrics,
         /// Background jobs that a full disk has refused.
         pub retries: RetryMetrics,
@@ -109,7 +110,7 @@ counters! {
     }
 
     sums {
-        /// Entries written by users, tombstones included.
+        /// Entries written by users, including tombstones.
         Puts => put_count;
         /// Tombstones among them.
         Deletes => delete_count;
@@ -119,11 +120,11 @@ counters! {
         Gets => get_count;
         /// Point reads that found a value.
         GetHits => get_hit_count;
-        /// Sources asked by point reads, filters that said no excluded.
+        /// Sources searched by point reads, except those ruled out by filters.
         GetSources => get_source_count;
         /// Tables that a filter ruled out.
         FilterSaved => filter_saved_count;
-        /// Searches started again because a merge moved a node under them.
+        /// Searches restarted because a merge moved a node under them.
         RelinkRetries => relink_retry_count;
         /// Bytes written to log files (medium `Dram`).
         LogFileBytes => log_file_bytes;
@@ -131,7 +132,7 @@ counters! {
         TableFileBytes => table_file_bytes;
         /// Entries that scans looked at: pairs, tombstones, and steps past deleted ranges.
         ScanEntries => scan_entry_count;
-        /// Ranges that users had compacted.
+        /// Ranges compacted at the request of users.
         RangesCompacted => range_compaction_count, listed as "range_compactions";
     }
 
@@ -143,7 +144,7 @@ counters! {
 
 const SHARDS: usize = 16;
 
-/// One thread's counters, alone on their lines so that threads do not pull them from each other.
+/// The counters of one thread, aligned to separate cache lines to avoid false sharing.
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard([AtomicU64; OP_COUNTERS]);
@@ -153,7 +154,7 @@ thread_local! {
 }
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
 
-/// The shard of the calling thread.
+/// Returns the shard of the calling thread.
 #[inline]
 fn shard() -> usize {
     SHARD.with(|cell| {
@@ -195,7 +196,7 @@ impl Counters {
         self.shards[shard()].0[counter as usize].fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// The sum over all threads.
+    /// Returns the sum over all threads.
     pub(crate) fn sum(&self, counter: OpCounter) -> u64 {
         self.shards
             .iter()
@@ -212,7 +213,7 @@ impl Counters {
         stall.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    /// All stalls so far.
+    /// Returns all stalls so far.
     fn stalls(&self) -> Vec<StallMetrics> {
         StallReason::ALL
             .iter()
@@ -242,7 +243,7 @@ impl Counters {
         jobs.entries.fetch_add(entries, Ordering::Relaxed);
     }
 
-    /// All jobs so far.
+    /// Returns all jobs so far.
     fn jobs(&self) -> Vec<JobMetrics> {
         JobKind::ALL
             .iter()

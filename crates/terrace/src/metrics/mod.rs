@@ -1,7 +1,7 @@
-//! This file is what the store counts, and the one snapshot tree that shows it.
+//! The metrics of the store, and the one snapshot tree that shows them.
 //!
-//! Counters are always on: relaxed adds, on paths that already touch memory of their own. Bytes to
-//! the pool are counted where they are written, in `terrace-media`, by purpose.
+//! Counters are always on: relaxed adds, on paths that already touch thread-local memory. Bytes to
+//! the pool are counted in `terrace-media` as they are written, by purpose.
 
 mod counters;
 mod report;
@@ -16,20 +16,20 @@ pub(crate) use counters::{Counters, OpCounter};
 pub use terrace_media::{Counts, Purpose};
 
 named_enum! {
-    /// Why a writer was slowed or stopped. [`Metrics::stalls`] has them in the order of `ALL`.
+    /// Why a writer was slowed or stopped. [`Metrics::stalls`] lists them in the order of `ALL`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     #[non_exhaustive]
     pub enum StallReason {
         /// Every memtable is sealed and waits for its flush.
         MemtablesSealed => "memtables-sealed",
-        /// The pool is nearly full; writers are slowed to the pace at which space comes back.
+        /// The pool is nearly full; writers are slowed to the rate at which space is freed.
         PoolNearlyFull => "pool-nearly-full",
-        /// The pool is full; background work is about to free some of it, or readers hold some back.
+        /// The pool is full; background work is about to free some of it, or readers hold some.
         PoolFull => "pool-full",
-        /// The levels of table files are behind; writers are slowed to the pace of compaction.
+        /// The levels of table files are behind; writers are slowed to the rate of compaction.
         CompactionBehind => "compaction-behind",
-        /// Log files take nearly all that they may; writers are slowed to the pace at which what is in them
-        /// reaches table files, or wait for it.
+        /// Log files are near their cap; writers are slowed to the rate at which their data reaches
+        /// table files, or wait for it.
         LogCap => "log-cap",
     }
 }
@@ -49,11 +49,11 @@ named_enum! {
 /// Stalls of one reason since the database was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StallMetrics {
-    /// Why.
+    /// The reason.
     pub reason: StallReason,
-    /// How many times a writer stopped or was slowed.
+    /// The number of times that a writer stopped or was slowed.
     pub count: u64,
-    /// For how long altogether.
+    /// The total time.
     pub time: Duration,
     /// The longest single wait.
     pub longest: Duration,
@@ -64,11 +64,11 @@ pub struct StallMetrics {
 pub struct LevelMetrics {
     /// The level's number; 0 receives flushes.
     pub level: u32,
-    /// Tables on it, those being merged included.
+    /// Tables on it, including those being merged.
     pub table_count: u64,
-    /// Merges in flight.
+    /// Merges in progress.
     pub merging_count: u64,
-    /// Nodes, superseded ones included.
+    /// Nodes, including superseded ones.
     pub entry_count: u64,
     /// Bytes of extents that its tables own.
     pub bytes: u64,
@@ -79,7 +79,7 @@ pub struct LevelMetrics {
 pub struct JobMetrics {
     /// "flush", "merge", "drain", "reclaim" or "compact".
     pub kind: &'static str,
-    /// Jobs ended.
+    /// Completed jobs.
     pub count: u64,
     /// Nodes moved or copied.
     pub entry_count: u64,
@@ -96,7 +96,7 @@ pub struct BottomMetrics {
     pub bytes: u64,
     /// Bytes written in them.
     pub used_bytes: u64,
-    /// Bytes of superseded and deleted nodes, not yet given back.
+    /// Bytes of superseded and deleted nodes that are not freed yet.
     pub dead_bytes: u64,
 }
 
@@ -105,11 +105,11 @@ pub struct BottomMetrics {
 pub struct FileLevelMetrics {
     /// The level's number; 0 receives drains.
     pub level: u32,
-    /// Sets of disjoint tables; one but for level 0.
+    /// Sets of disjoint tables; one, except on level 0.
     pub run_count: u64,
     /// Tables.
     pub file_count: u64,
-    /// Entries in them, superseded ones included.
+    /// Entries in them, including superseded ones.
     pub entry_count: u64,
     /// Tombstones among those.
     pub tombstone_count: u64,
@@ -126,7 +126,7 @@ pub struct FileLevelMetrics {
 pub struct CacheMetrics {
     /// The budget.
     pub capacity_bytes: u64,
-    /// Bytes of it in use: cached blocks, and what open tables hold.
+    /// Bytes of it in use: cached blocks, and the memory of open tables.
     pub used_bytes: u64,
     /// Open table files.
     pub open_file_count: u64,
@@ -136,8 +136,8 @@ pub struct CacheMetrics {
     pub miss_count: u64,
 }
 
-/// What was written since the database was created, as far as it is known: a crash loses the count
-/// of what came after the last flush, merge, drain, reclaim or compaction.
+/// The bytes written since the database was created, if known: a crash loses the count of those
+/// after the last flush, merge, drain, reclaim or compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LifeMetrics {
     /// Key and value bytes of users.
@@ -155,12 +155,13 @@ impl LifeMetrics {
         (self.user_written_bytes > 0).then(|| bytes as f64 / self.user_written_bytes as f64)
     }
 
-    /// Bytes to the pool for each byte that users wrote; `None` before the first.
+    /// Returns bytes to the pool for each byte that users wrote; `None` before the first.
     pub fn write_amp_pm(&self) -> Option<f64> {
         self.times(self.pool_bytes)
     }
 
-    /// Bytes to files, logs and tables, for each byte that users wrote; `None` before the first.
+    /// Returns bytes to files, logs and tables, for each byte that users wrote; `None` before the
+    /// first.
     pub fn write_amp_files(&self) -> Option<f64> {
         self.times(self.log_file_bytes + self.table_file_bytes)
     }
@@ -169,34 +170,33 @@ impl LifeMetrics {
 /// The limit on the rate at which compactions and drains write table files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PaceMetrics {
-    /// Bytes a second; `None`: there is no limit.
+    /// Bytes per second; `None` for no limit.
     pub rate_max: Option<u64>,
-    /// How many times a job was made to wait.
+    /// The number of times that a job had to wait.
     pub wait_count: u64,
-    /// For how long altogether.
+    /// The total time.
     pub wait_time: Duration,
 }
 
 /// Background jobs that a full disk has refused, and that try again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RetryMetrics {
-    /// How often jobs were refused since the database was opened.
+    /// The number of refusals since the database was opened.
     pub count: u64,
-    /// Jobs that wait at this moment for the time of their next try.
+    /// Jobs that currently wait for their next try.
     pub waiting_count: u64,
     /// The last refusal, as a sentence; `None` before the first.
     pub last: Option<String>,
 }
 
-/// What one part of the store takes of the memory.
+/// The memory of one part of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
     /// The part, as in [`MemoryPart`](crate::MemoryPart).
     pub name: &'static str,
-    /// Bytes in use. Of iterators, jobs and calls only where there is a budget: they are not counted
-    /// otherwise.
+    /// Bytes in use. Those of iterators, jobs and calls are counted only with a budget.
     pub used_bytes: u64,
-    /// The most that it may take; `None` without a budget.
+    /// The maximum; `None` without a budget.
     pub limit_bytes: Option<u64>,
 }
 
@@ -205,12 +205,12 @@ pub struct MemoryUse {
 pub struct MemoryMetrics {
     /// [`Options::memory_bytes`](crate::Options::memory_bytes).
     pub budget_bytes: Option<u64>,
-    /// Who uses it.
+    /// The parts that use it.
     pub parts: Vec<MemoryUse>,
 }
 
 impl MemoryMetrics {
-    /// Bytes in use by all parts.
+    /// Returns the bytes in use by all parts.
     pub fn used_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.used_bytes).sum()
     }
@@ -223,28 +223,29 @@ pub struct PoolMetrics {
     pub description: String,
     /// Hard cap in bytes.
     pub cap_bytes: u64,
-    /// Size of the file now.
+    /// The current size of the file.
     pub committed_bytes: u64,
     /// Bytes of live extents.
     pub allocated_bytes: u64,
 }
 
 impl CacheMetrics {
-    /// The part of all blocks asked for by point reads that the cache had; `None` before the first.
+    /// Returns the fraction of the blocks requested by point reads that were in the cache; `None`
+    /// before the first.
     pub fn hit_ratio(&self) -> Option<f64> {
         let asked = self.hit_count + self.miss_count;
         (asked > 0).then(|| self.hit_count as f64 / asked as f64)
     }
 
-    /// Whether there is a cache, which only designs with table files have.
+    /// Returns whether there is a cache, which only designs with table files have.
     pub fn is_used(&self) -> bool {
         self.capacity_bytes > 0 || self.used_bytes > 0 || self.miss_count > 0
     }
 }
 
 impl Metrics {
-    /// Bytes of the repository's extents for each byte of a node there that is neither superseded
-    /// nor deleted; `None` where there is none.
+    /// Returns bytes of the repository's extents for each byte of a node there that is neither
+    /// superseded nor deleted; `None` if there is no such node.
     pub fn space_amp_pm(&self) -> Option<f64> {
         let live = self
             .bottom
@@ -253,17 +254,17 @@ impl Metrics {
         (live > 0).then(|| self.bottom.bytes as f64 / live as f64)
     }
 
-    /// Bytes of all table files for each byte of those on the deepest level, which has most keys and
-    /// each of them once: an estimate, as all above it may be superseding or new. `None` where there
-    /// is no such level yet.
+    /// Returns bytes of all table files for each byte of those on the deepest level, which contains
+    /// most keys and each of them once: an estimate, as everything above it may be superseding or
+    /// new. `None` if there is no such level yet.
     pub fn space_amp_files(&self) -> Option<f64> {
         let deepest = self.files.last().filter(|level| level.run_count == 1)?;
         let all: u64 = self.files.iter().map(|level| level.bytes).sum();
         (deepest.bytes > 0).then(|| all as f64 / deepest.bytes as f64)
     }
 
-    /// Bytes written to files, logs and tables, for each byte that users wrote; 0 before the first
-    /// write.
+    /// Returns bytes written to files, logs and tables, for each byte that users wrote; 0 before
+    /// the first write.
     pub fn write_amp_files(&self) -> f64 {
         if self.user_written_bytes == 0 {
             return 0.0;
@@ -271,7 +272,7 @@ impl Metrics {
         (self.log_file_bytes + self.table_file_bytes) as f64 / self.user_written_bytes as f64
     }
 
-    /// Bytes written to the pool for each byte that users wrote; 0 before the first write.
+    /// Returns bytes written to the pool for each byte that users wrote; 0 before the first write.
     pub fn write_amp_pm(&self) -> f64 {
         if self.user_written_bytes == 0 {
             return 0.0;

@@ -1,10 +1,10 @@
-//! This file prints metrics for people: aligned tables, only what has something to say.
+//! Printing metrics for people: aligned tables, without rows for absent parts.
 
 use std::fmt;
 
 use super::{Metrics, Purpose};
 
-/// A byte count with a unit, as people read it.
+/// Formats a byte count with a unit, for people.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -88,7 +88,7 @@ impl fmt::Display for Metrics {
 }
 
 impl Metrics {
-    /// The repository, or the levels of table files and their cache: what there is.
+    /// Prints the repository, or the levels of table files and their cache, if they exist.
     fn print_bottom(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let amp = |amp: Option<f64>| match amp {
             Some(amp) => format!("; space amplification {amp:.2}"),
@@ -146,7 +146,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// What was written, tier by tier.
+    /// Prints the bytes written by tier.
     fn print_written(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user_written_bytes.max(1) as f64;
         writeln!(
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// What a design does not have is not printed.
+    /// Parts that a design does not have are not printed.
     #[test]
     fn rows_without_a_subject_are_left_out() {
         let text = metrics().to_string();
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Everything that there is stands in one aligned table; lines change only by intention.
+    /// All parts are printed in one aligned table; its lines change only on purpose.
     #[test]
     fn the_lines_are_pinned() {
         let mut metrics = metrics();
@@ -281,8 +281,8 @@ job        compact                   1 ended,          500 entries,      7.0ms
         assert!((metrics.write_amp_files() - 2.5).abs() < 1e-9);
     }
 
-    /// Space amplification is what the files of all levels have for what the deepest has; where
-    /// level 0 is all there is, nobody knows.
+    /// Space amplification is the size of all levels relative to the deepest; it is unknown if
+    /// there is only level 0.
     #[test]
     fn space_amplification_is_by_tier() {
         let mut metrics = metrics();

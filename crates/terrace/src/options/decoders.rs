@@ -1,4 +1,4 @@
-//! The decoder of OPTIONS, for those who feed it with anything.
+//! The decoder of OPTIONS, for tests with arbitrary bytes.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! Designs by name: all of them, and where each keeps its data.
+//! The designs by name, and where each keeps its data.
 //!
-//! Options, memory plans and tools ask the shape of a design. Which stages make it up is in `designs/`.
+//! Used by options, memory plans and tools. The stages of each design are in `designs/`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ named_enum! {
         MioDb => "miodb",
         /// MioDB with its bottom on a block device: levels of SSTables.
         MioDbSsd => "miodb-ssd",
-        /// The baseline, as LevelDB and RocksDB are: log and memtable, levels of SSTables.
+        /// The baseline, like LevelDB and RocksDB: log and memtable, levels of SSTables.
         Leveled => "leveled",
         ;
         #[cfg(feature = "test-design")]
@@ -26,7 +26,7 @@ named_enum! {
     }
 }
 
-/// Where the data of a design is.
+/// The location of a design's data.
 struct Shape {
     data_in_pool: bool,
     table_files: bool,
@@ -47,13 +47,13 @@ impl Design {
         }
     }
 
-    /// Whether data stays in the pool: in a buffer or a bottom there. Else the pool has the logs and
-    /// what memtables need, whatever the amount of data.
+    /// Returns whether data stays in the pool: in a buffer or a bottom there. Otherwise the pool
+    /// contains the logs and the space of memtables, whatever the amount of data.
     pub fn keeps_data_in_pool(self) -> bool {
         self.shape().data_in_pool
     }
 
-    /// Whether data ends in table files, in the database's folder.
+    /// Returns whether data ends up in table files, in the database's directory.
     pub fn keeps_table_files(self) -> bool {
         self.shape().table_files
     }

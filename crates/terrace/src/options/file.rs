@@ -1,9 +1,9 @@
-//! This file is the OPTIONS file of a database: what was fixed when it was created, and the options that
-//! it keeps (`kept.rs`).
+//! The OPTIONS file of a database: the options fixed at creation, and those that the database keeps
+//! (`kept.rs`).
 //!
-//! One `name = value` a line, so that people can read it, ended by a checksum line, so that a torn
-//! or edited file is not believed. It is replaced as a whole (write, sync, rename, sync the folder), at
-//! creation and by an open whose options are other ones.
+//! Each line is `name = value`, readable by people, and the last one is a checksum, which detects a
+//! torn or edited file. The file is replaced as a whole (write, sync, rename, sync the directory),
+//! at creation and by an open with other options.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -16,14 +16,14 @@ use super::kept::Kept;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{DbId, draft_of};
 
-/// The version of everything that a database keeps on media.
+/// The version of all formats of a database on media.
 pub(crate) const FORMAT: u32 = 2;
 /// The name of the file.
 pub(crate) const NAME: &str = "OPTIONS";
-/// BOUND: a longer file is not one of ours.
+/// BOUND: a longer file is not an OPTIONS file.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// Names of the lines that are not of `kept`.
+/// The names of the lines outside `kept`.
 const OWN: [&str; 9] = [
     "format",
     "id",
@@ -36,17 +36,19 @@ const OWN: [&str; 9] = [
     "checksum",
 ];
 
-/// What is fixed at creation, and what is kept beside it.
+/// The options fixed at creation, and those kept with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) id: DbId,
     pub(crate) design: String,
-    /// `None`: medium `Dram`. A moved pool is found where it was named last.
+    /// `None`: medium `Dram`. A moved pool is found at its last name.
     pub(crate) pool_path: Option<PathBuf>,
     pub(crate) pool_uuid: String,
-    /// The folder of the database when this was written, if a copy of the folder would name the same pool.
+    /// The directory of the database when this was written, if a copy of the directory would name
+    /// the same pool.
     pub(crate) folder: Option<PathBuf>,
-    /// The number of times that the database was opened in another folder than before. The pool has it as well.
+    /// The number of times that the database was opened in another directory than before. Also
+    /// stored in the pool.
     pub(crate) moves: u64,
     /// The cap of the memory, or of the pool's file, which is only ever raised.
     pub(crate) pool_size_bytes: u64,
@@ -54,7 +56,7 @@ pub(crate) struct Fixed {
 }
 
 impl Fixed {
-    /// What `options` fix for the database `id` and the pool with this uuid.
+    /// Returns what `options` fix for the database `id` and the pool with this uuid.
     pub(crate) fn of(options: &Options, id: DbId, pool_uuid: String) -> Fixed {
         Fixed {
             id,
@@ -161,10 +163,10 @@ impl Fixed {
         })
     }
 
-    /// The same, written for the folder `dir`.
+    /// Returns the same, written for the directory `dir`.
     pub(crate) fn in_folder(self, dir: &Path) -> Fixed {
-        // Any other path is inside the folder, and a copy has the pool, too. A name that is no line of text cannot be
-        // noted.
+        // Any other path is inside the directory, so a copy contains the pool too. A name with a
+        // line break cannot be stored.
         let is_outside = |pool: &PathBuf| {
             pool.is_absolute() || pool.components().any(|c| c == Component::ParentDir)
         };
@@ -176,7 +178,7 @@ impl Fixed {
         }
     }
 
-    /// The options that the database in the folder `dir` goes on with, if none are stated.
+    /// Returns the options of the database in the directory `dir`, if the caller gives none.
     pub(crate) fn options(&self, dir: &Path) -> Result<Options> {
         let mut options = Options {
             design: Some(self.design.parse()?),
@@ -184,7 +186,7 @@ impl Fixed {
         };
         options.pool.path = self.pool_path.clone();
         options.pool.size_bytes = self.pool_size_bytes;
-        // The checksum is right, so this is what somebody wrote.
+        // The checksum is right, so this was written deliberately.
         self.kept.apply(&mut options).map_err(|problem| {
             Error::new(
                 ErrorKind::Unsupported,
@@ -198,7 +200,7 @@ impl Fixed {
         Ok(options)
     }
 
-    /// Reads the file in the folder `dir`; `None` when there is none.
+    /// Reads the file in the directory `dir`; `None` if there is none.
     pub(crate) fn read(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<Option<Fixed>> {
         let path = dir.join(NAME);
         if !fs
@@ -224,12 +226,12 @@ impl Fixed {
         Fixed::parse(&String::from_utf8_lossy(&bytes), &path).map(Some)
     }
 
-    /// Writes the file in place of the one that is there, durable on return.
+    /// Replaces the file, durably on return.
     pub(crate) fn write(&self, fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<()> {
         self.write_as(fs, dir, &|draft, path| fs.rename(draft, path))
     }
 
-    /// Writes the file where there is none, durable on return.
+    /// Creates the file if there is none, durably on return.
     pub(crate) fn write_new(&self, fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<()> {
         self.write_as(fs, dir, &|draft, path| fs.rename_new(draft, path))
     }
@@ -258,12 +260,13 @@ impl Fixed {
 }
 
 impl Options {
-    /// The options that the database in the folder `path` keeps; `None` when there is no database. Those
-    /// of the pool and of the shape of the data ([`Options::kept`]) are as they were when it was opened to
-    /// write last; the others, which belong to the process (cache, threads, rates, open files), to the
-    /// machine (medium, pre-faulting) or to one call (durability), have their defaults.
+    /// Returns the options kept by the database in the directory `path`; `None` if there is no
+    /// database. Those of the pool and of the shape of the data ([`Options::kept`]) are as they
+    /// were when it was last opened to write; the others, which belong to the process (cache,
+    /// threads, rates, open files), to the machine (medium, pre-faulting) or to one call
+    /// (durability), have their defaults.
     ///
-    /// Whoever opens a database that somebody else made begins here, and changes what should be other:
+    /// Use this to open a database that another program created, and change single options:
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -276,8 +279,8 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// `Io` when the file cannot be read, `Corruption` when it is damaged, `Unsupported` when a
-    /// newer version wrote it.
+    /// `Io` if the file cannot be read, `Corruption` if it is damaged, `Unsupported` if a newer
+    /// version wrote it.
     pub fn load(path: impl AsRef<Path>) -> Result<Option<Options>> {
         let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
         let dir = path.as_ref();
@@ -302,7 +305,7 @@ mod tests {
         }
     }
 
-    /// A folder whose name would be lines of the file is not noted.
+    /// A directory whose name would be several lines of the file is not stored.
     #[test]
     fn names_of_folders_are_no_lines() {
         let mut options = Options::default();
@@ -316,8 +319,8 @@ mod tests {
         }
     }
 
-    /// After a file is printed, it parses back to the same; with any byte changed it never parses
-    /// to something else.
+    /// A printed file parses back to the same; with any byte changed it never parses to something
+    /// else.
     #[test]
     fn a_changed_byte_is_noticed() {
         let text = fixed().print();
@@ -339,7 +342,7 @@ mod tests {
         }
     }
 
-    /// The ends of values are theirs, whatever they look like.
+    /// Values keep leading and trailing characters, whatever they look like.
     #[test]
     fn values_keep_their_ends() {
         for pool in ["pool =", "pool = ", " pool", "="] {
@@ -382,7 +385,7 @@ mod tests {
         assert_eq!(options.bottom.leveled.growth, 10);
     }
 
-    /// A value that this version does not know is no damage, and the error says what to do.
+    /// A value unknown to this version is no damage, and the error names the remedy.
     #[test]
     fn an_unknown_value_is_unsupported() {
         let mut fixed = fixed();

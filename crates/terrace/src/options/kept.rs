@@ -1,27 +1,29 @@
-//! This file is the options that a database keeps, beside what was fixed at its creation.
+//! The options that a database keeps, in addition to those fixed at creation.
 //!
-//! Kept is what shapes the data on the media: sizes and numbers of memtables, tables, levels, blocks and
-//! filters, compression, and the thresholds that decide when something moves. Whoever opens the database
-//! without stating them goes on as the one before, so a `compact` from a shell does not rewrite the levels
-//! into other sizes. They are those of the last open that changed the database, whoever stated them.
+//! Options that shape the data on the media are kept: sizes and numbers of memtables, tables,
+//! levels, blocks and filters, compression, and the thresholds that decide when data moves. An open
+//! without them continues with the kept ones, so a `compact` from a shell does not rewrite the
+//! levels into other sizes. They are those of the last open that changed the database, by any
+//! program.
 //!
-//! Not kept is what belongs to the process or to the machine: the budget for memory, the cache, open
-//! files, threads, ranges of a compaction, the rate limit, direct reads, pre-faulting, medium and
-//! emulation. A database that is opened on another machine should not be slow or refused for what was
-//! right on the first; sizes that followed from a budget are kept where they shape data. Not kept either are
-//! `durability`, which is a choice of each write, so that one load with `Volatile` weakens nobody's writes
-//! after it, and `read_only`, `error_if_exists` and `error_if_missing`, which are questions of one open.
+//! Options of the process or of the machine are not kept: the memory budget, the cache, open files,
+//! threads, ranges of a compaction, the rate limit, direct reads, pre-faulting, medium and
+//! emulation. A database that is opened on another machine should not be slow or refused because of
+//! options that were right on the first; sizes that followed from a budget are kept if they shape
+//! data. Also not kept are `durability`, which is a choice of each write, so that a bulk load with
+//! `Volatile` does not weaken later writes, and `read_only`, `error_if_exists` and
+//! `error_if_missing`, which apply to one open.
 //!
-//! K1  The name of a line is never used for anything else; a value that was written can be read for ever.
-//! K2  A line that is missing was written by a version that did not keep it: the option has its default.
-//! K3  A line that this version does not know is kept as it is.
+//! K1  The name of a line is never reused; a value that was written stays readable in all versions.
+//! K2  A missing line was written by a version that did not keep it: the option has its default.
+//! K3  A line unknown to this version is kept as it is.
 
 use std::collections::BTreeMap;
 
 use super::Options;
 use crate::types::Compression;
 
-/// How one type of option is written.
+/// The text form of one type of option.
 trait Value: Sized {
     fn print(&self) -> String;
     fn parse(text: &str) -> Option<Self>;
@@ -53,11 +55,11 @@ impl Value for Option<u64> {
     }
 }
 
-/// One option that is kept.
+/// One kept option.
 struct Line {
     name: &'static str,
     print: fn(&Options) -> String,
-    /// Sets the option; `None` when the text is no value of it.
+    /// Sets the option; `None` if the text is no value of it.
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
@@ -74,7 +76,7 @@ macro_rules! lines {
     };
 }
 
-/// Every option that is kept. The first three have the names that they had before there were others.
+/// Every kept option. The first three have the names that they had before there were others.
 const LINES: &[Line] = lines! {
     "memtable_bytes" = front.memtable_bytes,
     "levels" = buffer.levels,
@@ -100,12 +102,12 @@ const LINES: &[Line] = lines! {
     "bottom.leveled.compression" = bottom.leveled.compression,
 };
 
-/// What a database keeps of its options, as text.
+/// The kept options of a database, as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kept(BTreeMap<String, String>);
 
 impl Kept {
-    /// What is kept of `options`.
+    /// Returns the kept part of `options`.
     pub(crate) fn of(options: &Options) -> Kept {
         let lines = options.kept().into_iter();
         Kept(
@@ -115,12 +117,12 @@ impl Kept {
         )
     }
 
-    /// All lines of a file but those that are taken out.
+    /// Creates it from the lines of a file that belong to it.
     pub(super) fn from_lines(lines: BTreeMap<String, String>) -> Kept {
         Kept(lines)
     }
 
-    /// Takes over the lines of `older` that this version does not know.
+    /// Takes over the lines of `older` that are unknown to this version.
     pub(crate) fn carry(&mut self, older: &Kept) {
         for (name, value) in &older.0 {
             self.0.entry(name.clone()).or_insert_with(|| value.clone());
@@ -138,7 +140,7 @@ impl Kept {
         Ok(())
     }
 
-    /// The lines, each with its end.
+    /// Returns the lines, each with its line break.
     pub(super) fn print(&self) -> String {
         let lines = self.0.iter();
         lines
@@ -148,8 +150,9 @@ impl Kept {
 }
 
 impl Options {
-    /// The options that a database keeps, with their names and values as its OPTIONS file has them: what
-    /// shapes the data on the media. The next open that is given [`Options::load`] has them again.
+    /// Returns the options that a database keeps, with their names and values as in its OPTIONS
+    /// file: those that shape the data on the media. The next open with [`Options::load`] uses them
+    /// again.
     pub fn kept(&self) -> Vec<(&'static str, String)> {
         let lines = LINES.iter();
         lines.map(|line| (line.name, (line.print)(self))).collect()
@@ -162,7 +165,7 @@ mod tests {
     use crate::options::{BackgroundOptions, LeveledOptions};
     use crate::options::{BottomOptions, BufferOptions, FrontOptions};
 
-    /// Options of which every kept one has another value than the default.
+    /// Returns options whose kept ones all differ from their defaults.
     fn unusual() -> Options {
         let mut options = Options {
             front: FrontOptions {
@@ -202,7 +205,7 @@ mod tests {
         options
     }
 
-    /// Every kept option comes back with its value, and has a name of its own.
+    /// Every kept option comes back with its value, and has a unique name.
     #[test]
     fn every_kept_option_comes_back() {
         let (given, mut found) = (unusual(), Options::default());
@@ -222,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Whoever adds an option decides here whether it is kept: this does not compile without.
+    /// A new option does not compile here until it is listed as kept or not kept.
     #[test]
     fn every_option_is_kept_or_not_on_purpose() {
         let Options {
@@ -303,7 +306,7 @@ mod tests {
         assert_eq!(kept, all);
     }
 
-    /// A missing line leaves the default, and one of a later version is carried along.
+    /// A missing line leaves the default, and a line of a later version is preserved.
     #[test]
     fn other_versions_lose_nothing() {
         let lines = [("levels", "3"), ("front.shards", "many")];

@@ -1,4 +1,4 @@
-//! This file is the options of the levels of table files.
+//! The options of the levels of table files.
 
 use super::MIB;
 use crate::types::Compression;
@@ -14,43 +14,44 @@ pub struct LeveledOptions {
     /// Larger: fewer levels, each compaction of level 0 longer.
     /// Default: 256 MiB. Range: at least `table_bytes`. Changes: on reopen.
     pub level1_bytes: u64,
-    /// How many times larger than the one above a level is.
+    /// The ratio of the sizes of a level and the one above it.
     /// Larger: fewer levels, more rewriting. Smaller: more levels, slower reads.
     /// Default: 10. Range: 2 to 100. Changes: on reopen.
     pub growth: u64,
-    /// How many levels there are below level 0.
+    /// The number of levels below level 0.
     /// Default: 6. Range: 1 to 16. Changes: may be raised on reopen.
     pub levels: u32,
-    /// Whether sizes follow from the last level's, so that a ninth of the data at most is above it;
+    /// Whether sizes follow from the last level's, so that at most a ninth of the data is above it;
     /// else level 1 has `level1_bytes` and each level below `growth` times more.
     /// Default: true. Changes: on reopen.
     pub dynamic_sizes: bool,
-    /// Into how many ranges of keys a compaction is split at most; they are compacted side by side,
-    /// as threads are free, each of about `table_bytes` at least.
+    /// The maximum number of key ranges that a compaction is split into; each has about
+    /// `table_bytes` at least, and free threads compact them in parallel.
     /// Larger: large compactions end sooner. Smaller: fewer files that are not full.
     /// Default: 4. Range: 1 (never split) to 64. Changes: on reopen.
     pub compaction_parts_max: usize,
-    /// How many runs level 0 has before it is compacted.
+    /// The number of runs at which level 0 is compacted.
     /// Larger: less rewriting, slower reads. Default: 4. Range: 1 to 64. Changes: on reopen.
     pub runs_compact: usize,
-    /// From how many runs of level 0 writers are slowed.
+    /// The number of runs of level 0 at which writers are slowed.
     /// Default: 12. Range: at least `runs_compact`. Changes: on reopen.
     pub runs_slow: usize,
-    /// From how many runs of level 0 nothing more comes down.
+    /// The number of runs of level 0 at which the levels take no more data.
     /// Default: 36. Range: above `runs_slow`. Changes: on reopen.
     pub runs_stop: usize,
-    /// From how many bytes above the levels' targets nothing more comes down; writers are slowed from
-    /// half of it. Default: 64 GiB. Range: at least `level1_bytes`. Changes: on reopen.
+    /// The bytes above the levels' targets at which the levels take no more data; writers are
+    /// slowed from half of it. Default: 64 GiB. Range: at least `level1_bytes`. Changes: on reopen.
     pub debt_stop_bytes: u64,
-    /// What share of the live data garbage may be before it is compacted away, in percent: entries that newer
-    /// ones supersede, as far as filters tell. At rest it is a third of it; writers are slowed from one and a
-    /// half times as much.
-    /// Larger: less rewriting. Smaller: less space. Default: 30. Range: 2 to 1000. Changes: on reopen.
+    /// The percentage of garbage, relative to the live data, at which it is compacted away: entries
+    /// that newer ones supersede, estimated with filters. At rest it is a third of it; writers are
+    /// slowed from one and a half times as much.
+    /// Larger: less rewriting. Smaller: less space. Default: 30. Range: 2 to 1000. Changes: on
+    /// reopen.
     pub garbage_percent: u32,
-    /// How many bytes a second compactions and drains write to table files at most, `None` for no
-    /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed for
-    /// what is not compacted, and then there is none: the limit never slows a writer.
-    /// Smaller: reads beside compactions are faster, and more lies uncompacted.
+    /// The maximum bytes per second that compactions and drains write to table files, `None` for no
+    /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed by
+    /// the compaction backlog, and then there is no limit: it never slows a writer.
+    /// Smaller: reads during compactions are faster, and more data is uncompacted.
     /// Default: `None`. Range: at least 64 KiB. Changes: on reopen. Not with `Workers::Manual`,
     /// which has no clock.
     pub write_rate_max: Option<u64>,
@@ -58,25 +59,27 @@ pub struct LeveledOptions {
     /// Larger: denser. Smaller: less read for one key. Default: 4 KiB. Range: 256 B to 1 MiB.
     /// Changes: on reopen, for new tables.
     pub block_bytes: usize,
-    /// Bits of filter for each key. Default: 10. Range: 0 (no filter) to 64. Changes: on reopen, for
+    /// Filter bits for each key. Default: 10. Range: 0 (no filter) to 64. Changes: on reopen, for
     /// new tables.
     pub filter_bits_per_key: u32,
-    /// How blocks are compressed on level 0 and 1. Default: `None`. Changes: on reopen, for new
+    /// The compression of blocks on levels 0 and 1. Default: `None`. Changes: on reopen, for new
     /// tables.
     pub compression_upper: Compression,
-    /// How blocks are compressed on the levels below. Default: `Lz4`. Changes: on reopen, for new
+    /// The compression of blocks on the levels below. Default: `Lz4`. Changes: on reopen, for new
     /// tables.
     pub compression: Compression,
-    /// The budget of cached blocks, with the indexes and filters of open tables, in bytes.
+    /// The budget of cached blocks, including the indexes and filters of open tables, in bytes.
     /// Default: 256 MiB. Changes: on reopen.
     pub cache_bytes: u64,
-    /// How many table files are kept open. Default: 1000. Range: at least 4. Changes: on reopen.
+    /// The maximum number of open table files. Default: 1000. Range: at least 4. Changes: on
+    /// reopen.
     pub open_files_max: usize,
-    /// Whether tables are read past the operating system's cache. Default: false. Changes: on reopen.
+    /// Whether reads of tables bypass the operating system's cache. Default: false. Changes: on
+    /// reopen.
     pub direct_reads: bool,
-    /// Whether tables are written past the operating system's cache, where the file system can.
-    /// True: compactions neither push out what readers have in that cache, nor wait for it. False: what
-    /// was just written is read from there. Default: false. Changes: on reopen.
+    /// Whether writes of tables bypass the operating system's cache, if the file system can. True:
+    /// compactions neither evict readers' pages from that cache, nor wait for it. False: recently
+    /// written data is read from there. Default: false. Changes: on reopen.
     pub direct_writes: bool,
 }
 
@@ -108,7 +111,7 @@ impl Default for LeveledOptions {
 }
 
 impl LeveledOptions {
-    /// What is wrong with the options, if anything.
+    /// Returns the problems of these options.
     pub(super) fn problems(&self) -> Vec<String> {
         let checks = [
             (
@@ -175,7 +178,7 @@ mod tests {
     use crate::options::Design;
     use crate::options::Options;
 
-    /// The configurations of the papers can be expressed as they are.
+    /// The configurations of the papers are valid.
     #[test]
     fn configurations_of_the_papers_are_valid() {
         // MioDB's SSD tier and LevelDB: 64 MiB tables, fixed sizes from 256 MiB, a factor of 10.
@@ -188,7 +191,7 @@ mod tests {
             ..LeveledOptions::default()
         };
         // MatrixKV: a level 1 of 8 GiB under a level 0 in persistent memory, which is the buffer of
-        // the design: what leaves it goes on to level 1 at once.
+        // the design: data that leaves it moves on to level 1 at once.
         let matrixkv = LeveledOptions {
             level1_bytes: 8 << 30,
             runs_compact: 1,
@@ -217,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Every number that makes no sense is named, all of them at once.
+    /// All invalid numbers are reported at once.
     #[test]
     fn all_problems_are_named_at_once() {
         let bad = LeveledOptions {

@@ -1,6 +1,6 @@
-//! This file is every tunable of the store: meaning, unit, default, range, when it may change.
+//! Every tunable of the store: meaning, unit, default, range, when it may change.
 //!
-//! Plain data with defaults; [`Options::validate`] names every problem at once.
+//! Plain data with defaults; [`Options::validate`] reports all problems at once.
 
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
@@ -25,8 +25,8 @@ pub const MIB: u64 = 1 << 20;
 
 /// All options of a database.
 ///
-/// "Changes" says when one may be another one. What shapes the data on the media is kept with the
-/// database ([`Options::kept`]); what belongs to the process, the machine or one call is not.
+/// "Changes" says when an option may change. Options that shape the data on the media are kept with
+/// the database ([`Options::kept`]); those of the process, the machine or one call are not.
 ///
 /// ```
 /// use terrace::Options;
@@ -37,41 +37,42 @@ pub const MIB: u64 = 1 << 20;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Which composition of stages to build. `None`: that of the database, and for a new one `MioDb`
-    /// with a pool and `MioDbSsd` without.
+    /// The composition of stages. `None`: that of the database, and for a new one `MioDb` with a
+    /// pool and `MioDbSsd` without.
     /// Default: `None`. Changes: fixed at creation; naming another one later is an error.
     pub design: Option<Design>,
-    /// What a write waits for when the call does not say.
+    /// The durability of writes that do not specify one.
     /// Default: `Buffered`. Changes: on reopen.
     pub durability: Durability,
-    /// Whether a database that exists already is an error.
+    /// Whether an existing database is an error.
     /// Default: false. Changes: on reopen.
     pub error_if_exists: bool,
-    /// Whether a database that does not exist is an error instead of being created.
+    /// Whether a missing database is an error instead of being created.
     /// Default: false. Changes: on reopen.
     pub error_if_missing: bool,
-    /// Whether the database is opened without changing a byte of its files: it must exist, a process
-    /// that has it open to write is refused and refuses, others may read it too, and calls that write
-    /// get `ReadOnly`. Recovery works in memory, which it takes as much of as there are logs; no work
-    /// runs in the background.
+    /// Whether the database is opened without changing any of its files: it must exist, it cannot
+    /// be open for writing at the same time, others may read it too, and calls that write get
+    /// `ReadOnly`. Recovery works in memory, as much as the logs need; no background work runs.
     /// Default: false. Changes: on reopen.
     pub read_only: bool,
-    /// A limit for the memory of the open database, in bytes, the pool included where it is memory:
-    /// nothing that it does takes more. Sizes that could exceed it together are refused, so begin with
-    /// [`Options::within`], which sets this and chooses them; [`Options::memory_plan`] shows what takes
-    /// what. Keys with their values are then at most a 512th of it (64 KiB to 16 MiB), and iterators get
-    /// `Full` when all of them hold more than a 16th. Not counted: thread stacks, the program, what
-    /// calls hand over to the caller, and pages of files, which are the system's. docs/memory.md has all.
-    /// Larger: more and larger of everything. Default: `None`, sizes are set one by one and some parts
-    /// have no limit. Range: at least 16 MiB. Changes: on reopen. Not kept: the process has the memory.
+    /// A limit for the memory of the open database, in bytes, including the pool if it is in
+    /// memory: no operation exceeds it. Sizes that could exceed it together are refused, so begin
+    /// with [`Options::within`], which sets this and chooses them; [`Options::memory_plan`] shows
+    /// the share of each part. Keys with their values are then at most a 512th of it (64 KiB to 16
+    /// MiB), and iterators get `Full` when all of them hold more than a 16th. Not counted: thread
+    /// stacks, the program, results passed to the caller, and file pages, which belong to the
+    /// system. See docs/memory.md for details.
+    /// Larger: more and larger of everything. Default: `None`, sizes are set one by one and some
+    /// parts have no limit. Range: at least 16 MiB. Changes: on reopen. Not kept: it depends on the
+    /// process.
     pub memory_bytes: Option<u64>,
-    /// The pool: where the buffer and the bottom live.
+    /// The pool: the storage of the buffer and the bottom.
     pub pool: PoolOptions,
     /// The front: where writes become durable.
     pub front: FrontOptions,
     /// The buffer: sorted tables in the pool.
     pub buffer: BufferOptions,
-    /// The bottom: the home of cold data.
+    /// The bottom: the storage of cold data.
     pub bottom: BottomOptions,
     /// Background work.
     pub background: BackgroundOptions,
@@ -80,9 +81,9 @@ pub struct Options {
 /// The pool that holds tables, and on persistent memory also logs and manifest.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
-    /// The pool's file or DAX device. Relative paths start at the database's folder.
-    /// `None`: the buffer is anonymous memory (medium `Dram`), and what must survive is in files of the
-    /// folder: logs, a manifest, and the tables of designs that have them.
+    /// The pool's file or DAX device. Relative paths start at the database's directory. `None`: the
+    /// buffer is anonymous memory (medium `Dram`), and everything that must survive is in files of
+    /// the directory: logs, a manifest, and the tables of designs that have them.
     /// Default: `None`. Changes: fixed at creation (a moved file may be named again).
     pub path: Option<PathBuf>,
     /// The hard cap of the pool in bytes; the file grows up to it in steps.
@@ -90,14 +91,15 @@ pub struct PoolOptions {
     /// Default: 8 GiB. Range: at least `2 * (front.sealed_count_max + 2)` memtables with their logs and four of
     /// `bottom.extent_bytes`, 577 MiB with default options. Changes: may be raised on reopen.
     pub size_bytes: u64,
-    /// Which medium to treat the pool as. `ForceDax` runs the flush instructions of persistent
+    /// The medium that the pool is treated as. `ForceDax` runs the flush instructions of persistent
     /// memory on any mapping and says so in every report.
     /// Default: `Auto`. Changes: on reopen.
     pub medium: MediumChoice,
-    /// When pages are faulted in: as extents and log files are taken, all at creation, or on first touch.
+    /// When pages are faulted in: when extents and log files are allocated, all at creation, or on
+    /// first touch.
     /// Default: `Ahead`. Changes: on reopen.
     pub prefault: Prefault,
-    /// Slows stores to the proportions of a persistent memory; for measurement only.
+    /// Slows stores down to the speed of a persistent memory; for measurement only.
     /// Default: `None`. Changes: on reopen.
     pub emulation: Option<Emulation>,
 }
@@ -121,16 +123,16 @@ pub struct FrontOptions {
     /// Larger: fewer, longer merges and a longer replay. Smaller: less DRAM.
     /// Default: 64 MiB (MioDB, section 5.1). Range: 4 KiB to 4 GiB. Changes: on reopen.
     pub memtable_bytes: u64,
-    /// How many sealed memtables may wait for their flush before writers wait.
+    /// The number of sealed memtables that may wait for their flush before writers wait.
     /// Default: 2. Range: 1 to 64. Changes: on reopen.
     pub sealed_count_max: usize,
-    /// Without a pool: how many bytes log files may take together. What is in memory only is in logs, so
-    /// this bounds both the buffer and what a crash leaves to replay; the oldest data is moved to
-    /// table files early enough. Logs of memtables are allowed in any case; the design `MioDb`, whose
-    /// logs are all that it keeps, has no limit.
+    /// Without a pool: the maximum bytes of all log files. Data that is only in memory is in logs,
+    /// so this bounds both the buffer and the replay after a crash; the oldest data is moved to
+    /// table files early enough. The logs of memtables are always allowed; the design `MioDb`,
+    /// which keeps only logs, has no limit.
     /// Larger: fewer, larger drains. Smaller: a shorter replay, less memory.
-    /// Logs take a quarter of the disk at most, of what is free and the database's own when it is opened, and a
-    /// memtable an eighth of that.
+    /// Logs take at most a quarter of the disk, counting its free space and the database's own
+    /// files when it is opened, and a memtable an eighth of that.
     /// Default: 1 GiB. Changes: on reopen.
     pub log_bytes_max: u64,
 }
@@ -148,15 +150,15 @@ impl Default for FrontOptions {
 /// Options of the buffer stage.
 #[derive(Debug, Clone)]
 pub struct BufferOptions {
-    /// How many levels of tables the elastic buffer has.
+    /// The number of levels of tables in the elastic buffer.
     /// Larger: more merging before data is copied to the bottom. Smaller: earlier drains.
     /// Default: 8 (MioDB, section 4.2). Range: 1 to 32. Changes: on reopen.
     pub levels: u32,
-    /// Bits of filter for each key of a table.
+    /// Filter bits for each key of a table.
     /// Default: 16 (MioDB, section 4.6). Range: 0 (no filter) to 64. Changes: on reopen.
     pub filter_bits_per_key: u32,
-    /// A merge is not begun when its result would be larger than this many bytes; such tables
-    /// drain instead. Bounds the space that one drain needs.
+    /// The maximum result of a merge, in bytes. Tables whose merge would be larger drain instead.
+    /// Bounds the space that one drain needs.
     /// Default: `None`, an eighth of the pool. Changes: on reopen.
     pub table_bytes_max: Option<u64>,
 }
@@ -174,15 +176,15 @@ impl Default for BufferOptions {
 /// Options of the bottom stage.
 #[derive(Debug, Clone)]
 pub struct BottomOptions {
-    /// The size in which the repository takes space from the pool, in bytes.
-    /// Larger: fewer extents. Smaller: space comes back in smaller pieces.
+    /// The size of the extents that the repository takes from the pool, in bytes.
+    /// Larger: fewer extents. Smaller: space is freed in smaller pieces.
     /// Default: 16 MiB. Range: 16 KiB to 1 GiB. Changes: on reopen.
     pub extent_bytes: u64,
-    /// An extent of which at least this percentage is dead is emptied and given back.
+    /// The percentage of dead bytes at which an extent is emptied and freed.
     /// Larger: less copying. Smaller: less garbage.
     /// Default: 50. Range: 10 to 95. Changes: on reopen.
     pub garbage_percent: u32,
-    /// Levels of table files, for designs whose bottom they are.
+    /// The levels of table files, for designs whose bottom consists of them.
     pub leveled: LeveledOptions,
 }
 
@@ -199,27 +201,28 @@ impl Default for BottomOptions {
 /// Options of the background work.
 #[derive(Debug, Clone, Default)]
 pub struct BackgroundOptions {
-    /// Who runs flushes, merges, drains and reclaims.
+    /// The threads that run flushes, merges, drains and reclaims.
     /// Default: `Auto`. Changes: on reopen.
     pub workers: Workers,
 }
 
-/// Who runs background jobs.
+/// The threads that run background jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Workers {
-    /// One thread for flushes and one for each two cores (at least one) for the rest. One more where a
-    /// buffer drains to files: the device is waited for there, and merges and compactions go on meanwhile.
+    /// One thread for flushes and one for each two cores (at least one) for the rest. One more if a
+    /// buffer drains to files, because drains wait for the device while merges and compactions run.
     #[default]
     Auto,
     /// One thread for flushes and this many for the rest.
     Threads(usize),
-    /// Nobody: steps run when [`Db::step`](crate::Db::step) is called, or inside a write that
+    /// No threads: steps run when [`Db::step`](crate::Db::step) is called, or inside a write that
     /// would have to wait. Deterministic; for tests.
     Manual,
 }
 
 impl Options {
-    /// How many threads merge, drain, reclaim and compact; `None` where there are no threads.
+    /// Returns the number of threads that merge, drain, reclaim and compact; `None` without
+    /// threads.
     pub(crate) fn worker_count(&self) -> Option<usize> {
         match self.background.workers {
             Workers::Manual => None,
@@ -233,7 +236,7 @@ impl Options {
         }
     }
 
-    /// The design that a new database gets.
+    /// Returns the design of a new database.
     pub fn design_of_new(&self) -> Design {
         let default = match self.pool.path {
             Some(_) => Design::MioDb,
@@ -306,7 +309,7 @@ impl Options {
         if let Some(problem) = self.memory_problem() {
             check(false, problem);
         }
-        // OPTIONS keeps it as a line of text.
+        // OPTIONS stores it as a line of text.
         let path = self.pool.path.as_ref();
         check(
             path.and_then(|path| path.to_str().or(Some("\n")))
@@ -330,8 +333,8 @@ impl Options {
         )))
     }
 
-    /// The smallest pool these options can work in: logs and tables of every memtable alive at
-    /// once, and room for the repository to move.
+    /// Returns the smallest pool that these options can work in: logs and tables of every live
+    /// memtable, and space for the repository to move.
     pub(crate) fn pool_bytes_min(&self) -> u64 {
         let memtables = self.front.sealed_count_max as u64 + 2;
         memtables * 2 * (self.front.memtable_bytes + 64 * 1024)
@@ -339,7 +342,7 @@ impl Options {
             + 512 * 1024
     }
 
-    /// The largest table that a merge may make, in bytes.
+    /// Returns the largest table that a merge may make, in bytes.
     pub(crate) fn table_bytes_max(&self) -> u64 {
         let mut eighth = self.pool.size_bytes / 8;
         if self.pool.path.is_none() {

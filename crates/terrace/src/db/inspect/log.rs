@@ -1,4 +1,4 @@
-//! This file shows logs, in files and in pools.
+//! Showing logs, in files and in pools.
 
 use std::path::{Path, PathBuf};
 
@@ -20,45 +20,45 @@ use crate::types::EntryKind;
 pub enum LogPiece<'a> {
     /// A record, which is one batch, that verifies.
     Record {
-        /// Where it begins.
+        /// Its offset.
         offset: u64,
-        /// Bytes that it takes.
+        /// Its length in bytes.
         bytes: u64,
         /// Its entries.
         entries: Vec<Entry<'a>>,
-        /// A replay does not come to it: something before it is missing. It was in flight when a
-        /// crash ended the log, or, where the log has problems, is what is left behind damage.
+        /// Whether a replay does not reach it, because something before it is missing. It was in
+        /// flight when a crash ended the log, or, if the log has problems, follows the damage.
         stranded: bool,
     },
-    /// Bytes that are not what was written.
+    /// Bytes that differ from what was written.
     Problem(Finding),
 }
 
-/// What a walk over a log found.
+/// The result of a walk over a log.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct LogSummary {
-    /// The log's id; `None` when its header is damaged.
+    /// The log's id; `None` if its header is damaged.
     pub id: Option<u64>,
-    /// Where the log begins in the file.
+    /// The offset of the log in the file.
     pub offset: u64,
-    /// Bytes from there to the end of the last record that a replay hands out.
+    /// Bytes from there to the end of the last record that a replay returns.
     pub bytes: u64,
-    /// Records that a replay hands out.
+    /// Records that a replay returns.
     pub records: u64,
-    /// Records behind those.
+    /// Records after those.
     pub stranded: u64,
-    /// A record was begun at the end and not finished: a crash, or a writer that is at it now.
+    /// Whether a record at the end is unfinished: because of a crash, or while a writer appends it.
     pub torn: bool,
-    /// How many problems were handed out.
+    /// The number of problems passed to the caller.
     pub problems: u64,
 }
 
-/// Where a log is.
+/// The location of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogPlace {
-    /// In a file of its own.
+    /// In a separate file.
     File {
         /// The log's id.
         id: u64,
@@ -71,15 +71,15 @@ pub enum LogPlace {
         id: u64,
         /// The pool's file.
         path: PathBuf,
-        /// Where in it the log begins.
+        /// The offset of the log in it.
         offset: u64,
-        /// How much room it has, in bytes.
+        /// The space for the log, in bytes.
         bytes: u64,
     },
 }
 
 impl LogPlace {
-    /// The log's id.
+    /// Returns the log's id.
     pub fn id(&self) -> u64 {
         match self {
             LogPlace::File { id, .. } | LogPlace::Pool { id, .. } => *id,
@@ -87,11 +87,12 @@ impl LogPlace {
     }
 }
 
-/// The logs of the database in the folder `path`, or of the pool in the file `path`, by id: those
-/// that the manifest names in the pool, and the log files of the folder.
+/// Returns the logs of the database in the directory `path`, or of the pool in the file `path`, by
+/// id: those that the manifest names in the pool, and the log files of the directory.
 ///
 /// # Errors
-/// `Io`, and those of the pool's header. A damaged manifest gives the logs that it still names.
+/// `Io`, and those of the pool's header. With a damaged manifest, only the logs that it still names
+/// are returned.
 pub fn logs(path: impl AsRef<Path>) -> Result<Vec<LogPlace>> {
     let path = path.as_ref();
     let mut found = Vec::new();
@@ -103,7 +104,7 @@ pub fn logs(path: impl AsRef<Path>) -> Result<Vec<LogPlace>> {
             Some(LogPlace::File { id, path })
         }));
     }
-    // A log file is named by its own name, so a manifest in a file is not needed for it.
+    // A log file has its id in its name, so a manifest in a file is not needed for it.
     if let Home::Pool(pool) = super::home_of(path)? {
         let state = super::manifest::pool_state(&pool)?;
         found.extend(state.logs.iter().filter_map(|(&id, log)| match log.place {
@@ -123,7 +124,7 @@ pub fn logs(path: impl AsRef<Path>) -> Result<Vec<LogPlace>> {
 /// Walks the log file at `path`. Reads all of it once.
 ///
 /// # Errors
-/// `Io` when the file cannot be read, and what `visit` returns. Damage is no error.
+/// `Io` if the file cannot be read, and errors of `visit`. Damage is no error.
 pub fn file_log<E: From<Error>>(
     path: impl AsRef<Path>,
     visit: &mut dyn FnMut(LogPiece<'_>) -> Result<(), E>,
@@ -138,11 +139,11 @@ pub fn file_log<E: From<Error>>(
     walk(&*file, path, span, log_file_id(&name), visit)
 }
 
-/// Walks log `id` of the database in the folder `path`, or of the pool in the file `path`, wherever
-/// it is. Reads all of it once.
+/// Walks log `id` of the database in the directory `path`, or of the pool in the file `path`,
+/// wherever it is. Reads all of it once.
 ///
 /// # Errors
-/// `Invalid` when there is no such log, `Io`, and what `visit` returns. Damage is no error.
+/// `Invalid` if there is no such log, `Io`, and errors of `visit`. Damage is no error.
 pub fn pool_log<E: From<Error>>(
     path: impl AsRef<Path>,
     id: u64,
@@ -221,8 +222,8 @@ fn entries<'a>(view: &RecordView<'a>) -> Result<Vec<Entry<'a>>> {
         .collect()
 }
 
-/// An entry as callers see it: without what logs add to keys and values. One that lacks that is shown
-/// as it is, of no kind that this version writes.
+/// Returns an entry as callers see it: without what logs add to keys and values. One that lacks the
+/// addition is returned as it is, with a kind that this version does not write.
 fn shown<'a>(seq: u64, entry: &LogEntry<'a>, offset: u64) -> Entry<'a> {
     let raw = Entry {
         keyspace: entry.keyspace,

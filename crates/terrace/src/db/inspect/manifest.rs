@@ -1,4 +1,4 @@
-//! This file shows manifests.
+//! Showing manifests.
 
 use std::path::{Path, PathBuf};
 
@@ -16,20 +16,20 @@ use crate::parts::manifest::{
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ManifestPiece<'a> {
-    /// An edit: changes that became true together.
+    /// An edit: changes that took effect atomically.
     Edit {
         /// Its number; 0 is the state that the generation began with.
         number: u64,
-        /// Where it begins.
+        /// Its offset.
         offset: u64,
         /// The changes.
         changes: &'a [Change],
     },
-    /// Bytes that are not what was written, or a change that does not fit the others.
+    /// Bytes that differ from what was written, or a change that does not fit the others.
     Problem(Finding),
 }
 
-/// One change of the manifest, by name, with its fields by theirs.
+/// One change of the manifest, with its name and named fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
@@ -47,42 +47,42 @@ pub enum Field {
     Number(u64),
     /// A place in the pool, in bytes.
     Span {
-        /// Where it begins.
+        /// Its offset.
         offset: u64,
-        /// How long it is.
+        /// Its length.
         bytes: u64,
     },
     /// A key and the number of its keyspace.
     Key(u32, Vec<u8>),
 }
 
-/// What a walk over a manifest found.
+/// The result of a walk over a manifest.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ManifestSummary {
     /// The file that the manifest is in.
     pub path: PathBuf,
-    /// Where in it the manifest begins.
+    /// The offset of the manifest in it.
     pub offset: u64,
-    /// Counts how often the manifest was written anew.
+    /// The number of rewrites of the manifest.
     pub generation: u64,
-    /// Edits that were handed out.
+    /// Edits passed to the caller.
     pub edits: u64,
-    /// What they add up to, as the changes that lead there from nothing.
+    /// The resulting state, as the changes that lead to it from an empty one.
     pub state: Vec<Change>,
-    /// An edit was begun at the end and not finished: a crash, or a writer that is at it now.
+    /// Whether an edit at the end is unfinished: because of a crash, or while a writer appends it.
     pub torn: bool,
-    /// How many problems were handed out.
+    /// The number of problems passed to the caller.
     pub problems: u64,
 }
 
-/// Walks the manifest of the database in the folder `path`, in its pool or, without one, in the file
-/// `MANIFEST`; or that of the pool or in the manifest file at `path`.
+/// Walks the manifest of the database in the directory `path`, in its pool or, without one, in the
+/// file `MANIFEST`; or that of the pool or in the manifest file at `path`.
 ///
 /// # Errors
-/// `Invalid` when there is none, `Io` and `Corruption` when what leads to it cannot be read,
-/// `Unsupported` when a later version wrote it, and what `visit` returns. Damage of the manifest
-/// itself is no error.
+/// `Invalid` if there is none, `Io` and `Corruption` if the files that locate it cannot be read,
+/// `Unsupported` if a later version wrote it, and errors of `visit`. Damage of the manifest itself
+/// is no error.
 pub fn manifest<E: From<Error>>(
     path: impl AsRef<Path>,
     visit: &mut dyn FnMut(ManifestPiece<'_>) -> Result<(), E>,
@@ -125,7 +125,7 @@ pub fn manifest<E: From<Error>>(
     kept.end(walked.map(summary))
 }
 
-/// What is live as the manifest in the pool file `pool` has it, as far as it can be read.
+/// Returns the live state according to the manifest in the pool file `pool`, if it can be read.
 pub(super) fn pool_state(pool: &Path) -> Result<State> {
     let read = read_pool(pool.to_owned())?;
     let found = salvage::salvage(&read.bytes, read.offset, read.generation, &mut |_| Ok(()))?;
@@ -135,9 +135,9 @@ pub(super) fn pool_state(pool: &Path) -> Result<State> {
 /// The bytes of a manifest.
 struct Read {
     path: PathBuf,
-    /// Where they begin in the file.
+    /// Their offset in the file.
     offset: u64,
-    /// `None`: what leads to it does not say, as with a file of its own.
+    /// `None` if it is not recorded outside the manifest, as with a manifest file.
     generation: Option<u64>,
     bytes: Vec<u8>,
 }
@@ -149,8 +149,8 @@ fn read(home: Home) -> Result<Read> {
     }
 }
 
-/// Reads the manifest file. A rename puts the next generation there whole, so what was opened is one
-/// generation, of whose last record the end may be missing.
+/// Reads the manifest file. A rename replaces it with the next generation as a whole, so the opened
+/// file is one generation, whose last record may be incomplete.
 fn read_file(path: PathBuf) -> Result<Read> {
     let file = super::open(&path)?;
     let len = file.len().map_err(|e| Error::io("examine", &path, e))?;
@@ -173,7 +173,7 @@ fn read_file(path: PathBuf) -> Result<Read> {
 /// BOUND: how often the manifest may move while it is read.
 const TRIES: usize = 5;
 
-/// Reads the manifest's extent. A process that has the pool open may write the manifest anew
+/// Reads the manifest's extent. A process that has the pool open may rewrite the manifest
 /// meanwhile, so the roots have to be the same before and after.
 fn read_pool(pool: PathBuf) -> Result<Read> {
     let (file, mut header) = super::open_pool(&pool)?;
@@ -201,7 +201,7 @@ fn read_pool(pool: PathBuf) -> Result<Read> {
     )))
 }
 
-/// A change as callers see it.
+/// Returns a change as callers see it.
 fn shown(change: &Made) -> Change {
     let number = |name, value| (name, Field::Number(value));
     let span = |name, span: &terrace_media::Span| {

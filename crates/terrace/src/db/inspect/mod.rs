@@ -1,9 +1,9 @@
-//! Inspect: what is in the files of a database, without opening it.
+//! Inspect: the contents of the files of a database, without opening it.
 //!
-//! For programs that show, check or rescue files: nothing is locked and no byte is written, a
-//! process that has the database open may go on, and damage is no error. What is sound is handed
-//! out piece by piece, what is not becomes a [`Finding`] with its place, and the walk goes on behind
-//! it. Errors are for files that cannot be read at all and for those of later versions.
+//! For programs that show, check or rescue files: nothing is locked or written, a process that has
+//! the database open may continue, and damage is no error. Sound pieces are passed to the caller
+//! one by one, damaged ones become a [`Finding`] with their place, and the walk continues after
+//! them. Errors are for files that cannot be read at all and for those of later versions.
 //!
 //! ```
 //! use terrace::inspect::{self, TablePiece};
@@ -29,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! What was in flight while a file was read, such as a record that its writer had begun, may appear
-//! as unfinished; it is told from damage where the format can tell.
+//! Writes in flight while a file is read, such as a record that its writer had begun, may appear
+//! unfinished; they are distinguished from damage if the format allows it.
 
 mod log;
 mod manifest;
@@ -50,23 +50,24 @@ use crate::options::file::Fixed;
 use crate::parts::manifest::FILE_NAME as MANIFEST_FILE;
 use crate::types::EntryKind;
 
-/// Something that is not as it was written.
+/// A difference from what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Where, in bytes from the start of the file.
+    /// The position, in bytes from the start of the file.
     pub offset: u64,
     /// What was expected there, and what was found, as a sentence.
     pub problem: String,
-    /// The entries that cannot be read for it, where that is known.
+    /// The entries that cannot be read because of it, if that is known.
     pub lost: Option<LostKeys>,
 }
 
-/// Entries of these keys are lost, if there were any.
+/// Keys whose entries are lost, if there were any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostKeys {
-    /// From this key of this keyspace on, whose newer versions may be there; `None`: from the first.
+    /// The first key and its keyspace, whose newer versions may be there; `None`: from the first of
+    /// all.
     pub after: Option<(u32, Vec<u8>)>,
-    /// Up to this key; `None`: to the last.
+    /// The last key; `None`: to the last of all.
     pub up_to: Option<(u32, Vec<u8>)>,
 }
 
@@ -77,7 +78,7 @@ impl LostKeys {
         up_to: None,
     };
 
-    /// Whether this key of this keyspace is among them. Takes no time to speak of.
+    /// Returns whether this key of this keyspace is among them. Takes negligible time.
     pub fn has(&self, keyspace: u32, key: &[u8]) -> bool {
         let place = |place: &(u32, Vec<u8>)| (keyspace, key).cmp(&(place.0, place.1.as_slice()));
         self.after.as_ref().is_none_or(|after| place(after).is_ge())
@@ -95,7 +96,7 @@ impl Finding {
     }
 }
 
-/// What an entry says of its key.
+/// The effect of an entry on its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -103,8 +104,8 @@ pub enum Kind {
     Put,
     /// The key is absent.
     Delete,
-    /// All keys from the entry's key up to its value, which is not deleted, are absent; an empty
-    /// value is the end of the keyspace. Only in logs: tables have pieces of their own for it.
+    /// All keys from the entry's key up to its value, exclusive, are absent; an empty value is the
+    /// end of the keyspace. Only in logs: tables have separate pieces for it.
     RangeDelete,
     /// A kind that this version does not write.
     Other(u8),
@@ -141,19 +142,19 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// The sequence number.
     pub seq: u64,
-    /// What it says of its key.
+    /// Its effect on the key.
     pub kind: Kind,
-    /// The value; empty for a delete, and the key behind the last of a range delete.
+    /// The value; empty for a delete, and the exclusive end of a range delete.
     pub value: &'a [u8],
     /// Milliseconds since 1970 after which the entry counts as deleted; `None` for never.
     pub expiry: Option<u64>,
 }
 
-/// A caller's failure, kept while it passes through code that knows only errors of the store.
+/// A caller's error, kept while it passes through code that knows only errors of the store.
 struct Kept<E>(Option<E>);
 
 impl<E> Kept<E> {
-    /// Ends the walk where the caller failed.
+    /// Ends the walk if the caller failed.
     fn note(&mut self, result: Result<(), E>) -> Result<()> {
         result.map_err(|e| {
             self.0 = Some(e);
@@ -161,7 +162,7 @@ impl<E> Kept<E> {
         })
     }
 
-    /// The caller's failure, else the walk's.
+    /// Returns the caller's error, else the walk's.
     fn end<T>(self, result: Result<T>) -> Result<T, E>
     where
         E: From<Error>,
@@ -178,14 +179,15 @@ fn open(path: &Path) -> Result<Box<dyn File>> {
         .map_err(|e| Error::io("open", path, e))
 }
 
-/// Where the manifest of a database is.
+/// The location of a database's manifest.
 enum Home {
     Pool(PathBuf),
     /// The database has no pool.
     File(PathBuf),
 }
 
-/// Where the manifest of the database in the folder `path` is; or `path` itself where it is a file.
+/// Returns the location of the manifest of the database in the directory `path`, or `path` itself
+/// if it is a file.
 fn home_of(path: &Path) -> Result<Home> {
     if !path.is_dir() {
         let is_manifest = path.file_name().is_some_and(|name| name == MANIFEST_FILE);
@@ -201,7 +203,7 @@ fn home_of(path: &Path) -> Result<Home> {
             Some(pool) => Home::Pool(path.join(pool)),
             None => Home::File(in_folder),
         }),
-        // What OPTIONS says is lost; the usual places are as good as none.
+        // OPTIONS is lost; the usual locations are as good as any.
         Ok(None) | Err(_) => {
             let usual = path.join("pool");
             match (usual.exists(), in_folder.exists()) {
@@ -227,11 +229,11 @@ fn open_pool(path: &Path) -> Result<(Box<dyn File>, PoolHeader)> {
     Ok((file, header))
 }
 
-/// The bytes of a part of a file, as far as the file has them.
+/// Returns the bytes of a part of a file, up to the end of the file.
 fn read_span(file: &dyn File, path: &Path, span: terrace_media::Span) -> Result<Vec<u8>> {
     let failed = |e| Error::io("read", path, e);
     let have = file.len().map_err(failed)?.saturating_sub(span.off);
-    // A length that the file does not have is not allocated.
+    // A length beyond the end of the file is not allocated.
     let mut bytes = vec![0; span.len.min(have) as usize];
     file.read_exact_at(span.off, &mut bytes).map_err(failed)?;
     Ok(bytes)

@@ -1,4 +1,4 @@
-//! This file shows table files.
+//! Showing table files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,28 +9,28 @@ use crate::error::{Error, Result};
 use crate::parts::sstable::{self, BlockKind, Piece, Salvaged};
 use crate::stages::names::table_file_number;
 
-/// One piece of a table file: blocks, each behind what it holds, in the order of the file but for
-/// the properties, which come first.
+/// One piece of a table file: blocks, each after its contents, in file order except for the
+/// properties, which come first.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TablePiece<'a> {
     /// An entry, and the offset of its block.
     Entry(Entry<'a>),
-    /// Deletes what is older than its sequence number, from a key up to another, which is not
-    /// deleted; an empty end is that of the keyspace.
+    /// Deletes everything older than its sequence number, from a key up to another, exclusive; an
+    /// empty end is that of the keyspace.
     RangeDelete {
         /// The keyspace's number.
         keyspace: u32,
         /// The first key.
         begin: &'a [u8],
-        /// The key behind the last.
+        /// The exclusive end.
         end: &'a [u8],
         /// The sequence number.
         seq: u64,
     },
     /// A block whose checksum is right.
     Block(TableBlock),
-    /// A block, or another part, that is not sound.
+    /// A block, or another part, that is damaged.
     Problem(Finding),
 }
 
@@ -40,9 +40,9 @@ pub enum TablePiece<'a> {
 pub struct TableBlock {
     /// "data", "index", "filter", "range deletes" or "properties".
     pub kind: &'static str,
-    /// Where it begins.
+    /// Its offset in the file.
     pub offset: u64,
-    /// Bytes in the file, the checksum included.
+    /// Bytes in the file, including the checksum.
     pub stored_bytes: u64,
     /// Bytes before compression.
     pub content_bytes: u64,
@@ -50,31 +50,30 @@ pub struct TableBlock {
     pub entries: u64,
 }
 
-/// What a walk over a table file found.
+/// The result of a walk over a table file.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct TableSummary {
-    /// The table's number; `None` when the footer is damaged.
+    /// The table's number; `None` if the footer is damaged.
     pub number: Option<u64>,
     /// The length of the file.
     pub file_bytes: u64,
-    /// What the table says of itself, by name; empty when that is damaged.
+    /// The properties of the table by name; empty if they are damaged.
     pub properties: Vec<(&'static str, u64)>,
-    /// Keyspace and key of the first and the last entry, as the table says.
+    /// Keyspace and key of the first and the last entry, according to the table.
     pub keys: Option<[(u32, Vec<u8>); 2]>,
     /// Blocks that are whole.
     pub blocks: u64,
     /// Entries in them.
     pub entries: u64,
-    /// How many problems were handed out.
+    /// The number of problems passed to the caller.
     pub problems: u64,
 }
 
 /// Walks the table file at `path`. Reads all of it once.
 ///
-/// # Errors
-/// `Io` when the file cannot be read, `Unsupported` when a later version wrote it, `Invalid` when it is not a
-/// table file and not named like one, and what `visit` returns. Damage is no error.
+/// `Io` if the file cannot be read, `Unsupported` if a later version wrote it, `Invalid` if it is
+/// not a table file and not named like one, and errors of `visit`. Damage is no error.
 pub fn table<E: From<Error>>(
     path: impl AsRef<Path>,
     visit: &mut dyn FnMut(TablePiece<'_>) -> Result<(), E>,
@@ -176,7 +175,7 @@ fn summary(found: Salvaged) -> TableSummary {
     }
 }
 
-/// The table files in the folder of a database, by number.
+/// Returns the table files in the directory of a database, by number.
 pub fn tables(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let folder = folder.as_ref();
     let names = OsFs

@@ -1,12 +1,13 @@
-//! This file finds nodes that are sound and in a wrong place: those of a page that lies where another should.
+//! Finding nodes that are sound and in a wrong place: those of a page that is stored where another
+//! should be.
 //!
-//! Nothing in a node says where it is, and where nodes of two pages begin at the same places each of them is
-//! sound. What tells is what they have in common: a table has each version of a key once, and so has an extent
-//! of the repository; a table has none with a number outside its own; in the repository every node is the next
-//! of exactly one other.
+//! Nothing in a node records its place, and if nodes of two pages begin at the same offsets each of
+//! them is sound. Their relations reveal them: a table contains each version of a key once, and so
+//! does an extent of the repository; a table contains no numbers outside its range; in the
+//! repository every node is the next of exactly one other.
 
-/// BOUND: so many versions are compared at once. Of more a share is, chosen by their hashes; a page has more
-/// than one node as a rule.
+/// BOUND: the number of versions compared at once. If there are more, a sample is chosen by hash,
+/// which suffices because a page usually has more than one node.
 const VERSIONS_MAX: usize = 1 << 22;
 const BUCKETS: usize = 4096;
 
@@ -16,11 +17,11 @@ fn mix(word: u64) -> u64 {
     (word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// The versions that a table, or an extent of the repository, has, as hashes.
+/// The versions in a table, or in an extent of the repository, as hashes.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     hashes: Vec<u64>,
-    /// Only those are kept that have so many zeros at the end.
+    /// Only hashes with at least this many trailing zeros are kept.
     zeros: u32,
 }
 
@@ -40,7 +41,7 @@ impl Versions {
         }
     }
 
-    /// Whether one of them was there twice; forgets them all.
+    /// Returns whether one of them was there twice, and forgets them all.
     pub(super) fn any_twice(&mut self) -> bool {
         self.zeros = 0;
         let mut hashes = std::mem::take(&mut self.hashes);
@@ -49,14 +50,14 @@ impl Versions {
     }
 }
 
-/// Whether links at the lowest level lead to every node once. By sums, so that memory is bounded however many there
-/// are.
+/// Checks whether links at the lowest level lead to every node once. Uses sums, so that memory is
+/// bounded whatever the number of nodes.
 pub(super) struct Links {
     sums: Vec<u64>,
 }
 
 impl Links {
-    /// Of a list without nodes, whose head's link is to come.
+    /// Creates the sums of a list without nodes, before the head's link is added.
     pub(super) fn new() -> Links {
         let mut links = Links {
             sums: vec![0; BUCKETS],
@@ -70,19 +71,20 @@ impl Links {
         &mut self.sums[mix(at) as usize % BUCKETS]
     }
 
-    /// There is a node at `at`.
+    /// Adds a node at `at`.
     pub(super) fn node(&mut self, at: u64) {
         let sum = self.sum(at);
         *sum = sum.wrapping_add(at ^ 1);
     }
 
-    /// A node, or the head, leads to `to`.
+    /// Adds a link of a node, or of the head, to `to`.
     pub(super) fn link(&mut self, to: u64) {
         let sum = self.sum(to);
         *sum = sum.wrapping_sub(to ^ 1);
     }
 
-    /// Whether more is wrong than one link, which may be damaged where all nodes are right.
+    /// Returns whether more than one link is wrong; a single one may be damaged although all nodes
+    /// are right.
     pub(super) fn are_mixed_up(&self) -> bool {
         self.sums.iter().filter(|sum| **sum != 0).count() > 2
     }
@@ -120,7 +122,7 @@ mod tests {
         assert_eq!(versions.zeros, 0);
     }
 
-    /// A list of nodes at multiples of 64, whose links `change` changes.
+    /// Returns a list of nodes at multiples of 64, whose links `change` changes.
     fn links(change: &[(u64, u64)]) -> Links {
         let mut links = Links::new();
         links.link(64);

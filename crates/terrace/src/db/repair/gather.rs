@@ -1,4 +1,4 @@
-//! This file reads what is sound of tables and logs in files, and notes what is not.
+//! Reading the sound data of tables and logs in files, and reporting the rest.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::parts::sstable;
 use crate::stages::names::log_file_name;
 use crate::types::{EntryKind, SeqNo};
 
-/// Called with bytes that were read.
+/// Takes the number of bytes that were read.
 pub(super) type Watch<'a> = &'a mut dyn FnMut(u64);
 
-/// Everything that was read.
+/// All data that was read.
 pub(super) struct Gathered {
     pub(super) spill: Spill,
     pub(super) ranges: Vec<RangeDelete>,
     /// The largest number.
     pub(super) seq_last: SeqNo,
     pub(super) entries: u64,
-    /// Something expires.
+    /// Whether any entry expires.
     pub(super) expires: bool,
-    /// A part whose bytes verify was there.
+    /// Whether a part was found whose bytes verify.
     pub(super) any: bool,
 }
 
@@ -48,7 +48,7 @@ impl Gathered {
         }
     }
 
-    /// Takes an entry whose expiry, if it has one, lies beside it.
+    /// Takes an entry whose expiry, if it has one, is separate from its value.
     fn take(&mut self, entry: &Spilled<'_>) -> Result<()> {
         self.seq_last = self.seq_last.max(entry.seq);
         self.expires |= entry.expiry != 0;
@@ -62,7 +62,8 @@ impl Gathered {
         self.ranges.push(range);
     }
 
-    /// Takes an entry as logs and the pool have it. False: it is of no kind that this version knows.
+    /// Takes an entry in the form of logs and the pool. Returns false if its kind is unknown to
+    /// this version.
     pub(super) fn take_raw(&mut self, entry: &LogEntry<'_>, seq: SeqNo, at: u64) -> Result<bool> {
         let (mut deletes, mut expiry, mut value) = (false, 0, entry.value);
         match EntryKind::from_raw(entry.kind) {
@@ -93,7 +94,7 @@ impl Gathered {
     }
 }
 
-/// A failure to keep what was read, which no walk over damaged bytes may take for damage.
+/// A failure to store what was read, which no walk over damaged bytes may take for damage.
 #[derive(Default)]
 struct Failed(Option<Error>);
 
@@ -103,7 +104,7 @@ impl Failed {
     }
 }
 
-/// The keys over which a table file reaches.
+/// Returns the keys that a table file covers.
 fn keys_of(meta: &FileMeta) -> LostKeys {
     let (first, last) = meta.reach.clone().unwrap_or_else(|| {
         let (first, last) = (meta.first.clone(), meta.last.clone());
@@ -115,7 +116,7 @@ fn keys_of(meta: &FileMeta) -> LostKeys {
     }
 }
 
-/// Reads all table files that are of use.
+/// Reads all table files that are used.
 pub(super) fn tables(
     source: &Source,
     gathered: &mut Gathered,
@@ -155,7 +156,7 @@ fn table(
     watch: Watch<'_>,
 ) -> Result<()> {
     let meta = source.state.files.get(&number);
-    // What is not named may be a table that a crash kept from being finished, which nobody misses.
+    // An unnamed file may be a table that a crash left unfinished, and is no loss.
     let certain = meta.is_some();
     let (mut failed, mut first, mut entries) = (Failed::default(), None, 0);
     let visit = &mut |piece: sstable::Piece<'_>| match piece {
@@ -246,7 +247,7 @@ fn table(
     Ok(())
 }
 
-/// Of the keys of a block those that its table has.
+/// Restricts the keys of a block to those of its table.
 fn narrow(keys: &mut sstable::LostKeys, table: Option<LostKeys>) {
     if let Some(LostKeys { after, up_to }) = table {
         keys.after = keys.after.take().or(after);
@@ -254,7 +255,7 @@ fn narrow(keys: &mut sstable::LostKeys, table: Option<LostKeys>) {
     }
 }
 
-/// False: the entry is of a kind that this version does not write.
+/// Returns false if the entry has a kind that this version does not write.
 fn take_table_entry(entry: &sstable::SalvagedEntry<'_>, gathered: &mut Gathered) -> Result<bool> {
     let deletes = match EntryKind::from_raw(entry.kind) {
         Some(EntryKind::Put) => false,
@@ -275,7 +276,7 @@ fn take_table_entry(entry: &sstable::SalvagedEntry<'_>, gathered: &mut Gathered)
     Ok(true)
 }
 
-/// A log and what a first walk has found in it.
+/// A log and the results of a first walk over it.
 pub(super) struct FoundLog {
     id: u64,
     path: PathBuf,
@@ -284,18 +285,19 @@ pub(super) struct FoundLog {
     in_pool: bool,
     found: log::Salvaged,
     problem: Option<(u64, String)>,
-    /// Numbers of the first entry of all and behind the last, of what a replay hands out.
+    /// The number of the first entry, and the number after the last, of the records that a replay
+    /// returns.
     seqs: Option<(SeqNo, SeqNo)>,
-    /// Where records begin that stand behind something that is not whole, and the numbers of their
-    /// first entry and behind their last.
+    /// The offsets of records after damage, and the numbers of their first entry and after their
+    /// last.
     stranded: Vec<(u64, SeqNo, SeqNo)>,
-    /// Something other than zeros is where the next record would be.
+    /// Whether anything other than zeros is where the next record would be.
     tail: bool,
-    /// It has all records that it ever had, if it has no problem.
+    /// Whether it contains all records that it ever had, if it has no problem.
     ended: bool,
 }
 
-/// Walks the logs in files that are of use.
+/// Walks the logs in files that are used.
 pub(super) fn log_files(source: &Source, findings: &mut Findings) -> Vec<FoundLog> {
     let mut logs = Vec::new();
     for (id, name) in &source.logs {
@@ -329,7 +331,7 @@ pub(super) fn log_files(source: &Source, findings: &mut Findings) -> Vec<FoundLo
     logs
 }
 
-/// Adds a log that was walked, or what is lost with it.
+/// Adds a log that was walked, or the loss of it.
 pub(super) fn note_walked(
     walked: Result<FoundLog>,
     (path, offset, id): (PathBuf, Option<u64>, u64),
@@ -404,11 +406,12 @@ fn behind(view: &RecordView<'_>) -> SeqNo {
     view.first_seq + SeqNo::from(view.entry_count)
 }
 
-/// Takes the records of all logs that are to be believed.
+/// Takes the trusted records of all logs.
 ///
-/// What a replay hands out is. Behind a gap a record verifies by itself, but the gap may be where a
-/// crash ended the log: then the database went on without the record and gave its numbers to others,
-/// and the record never was. So it is believed unless a later log has numbers that are not above it.
+/// Those that a replay returns are trusted. After a gap a record verifies, but the gap may be where
+/// a crash ended the log: then the database continued without the record and gave its numbers to
+/// others, and the record never took effect. So it is trusted unless a later log has numbers that
+/// are not above it.
 pub(super) fn take_logs(
     mut logs: Vec<FoundLog>,
     gathered: &mut Gathered,
@@ -447,7 +450,7 @@ pub(super) fn take_logs(
             let text = "records from here on are lost";
             findings.lose(at.clone(), text, LostKeys::ALL, true);
         }
-        // Numbers go on in the next log where nothing is missing in between.
+        // Numbers continue in the next log if nothing is missing in between.
         let end = log.stranded.iter().filter(|s| believed(s.2)).map(|s| s.2);
         let end = end.chain(log.seqs.map(|s| s.1)).max();
         let goes_on = log.ended || first_later.is_some() && first_later == end;
@@ -464,7 +467,7 @@ pub(super) fn take_logs(
     Ok(())
 }
 
-/// Takes the records of a log; of those behind a gap those up to the one at `cut`.
+/// Takes the records of a log; after a gap, those up to the one at `cut`.
 fn take_log(
     log: &FoundLog,
     cut: Option<u64>,
@@ -510,7 +513,7 @@ fn take_log(
     Ok(entries)
 }
 
-/// How many bytes a walk over the files will read, about.
+/// Returns the approximate number of bytes that a walk over the files will read.
 pub(super) fn bytes_of(source: &Source) -> u64 {
     let len = |name: &String| {
         let path: &Path = &source.dir.join(name);

@@ -1,19 +1,21 @@
 //! Repair: a new database of what can still be read of a damaged one.
 //!
 //! ```text
-//!   OPTIONS, manifest --what is of use--> tables, logs, lists in the pool
-//!                                              | whatever verifies
+//!   OPTIONS, manifest ----used parts----> tables, logs, lists in the pool
+//!                                              | everything that verifies
 //!                                              v
-//!                                      runs in the new folder, sorted
-//!                                              | of each key the newest version
+//!                                      runs in the new directory, sorted
+//!                                              | the newest version of each key
 //!                                              v
-//!                            a new database, in the order in which any is made
+//!                            a new database, made in the usual order
 //! ```
 //!
-//! The damaged database is only read. Numbers decide what is newest, wherever it was found.
+//! The damaged database is only read. The newest version is decided by numbers, wherever it was
+//! found.
 //!
-//! CRASH: the new folder has the file `UNFINISHED-REPAIR` before anything else, and loses it after it
-//! has become a database. With it a folder is not opened, so half a repair never passes for a whole.
+//! CRASH: the new directory contains the file `UNFINISHED-REPAIR` before anything else, and loses
+//! it after it has become a database. With the file a directory is not opened, so half a repair
+//! never passes for a whole one.
 
 mod evidence;
 mod gather;
@@ -49,13 +51,13 @@ use newest::{Newest, Seen};
 use report::{Findings, PartState as State};
 use source::{Source, Trust};
 
-/// Memory for sorting: what a memtable may have, between these.
+/// Memory for sorting: the size of a memtable, between these limits.
 const SORT_BYTES_MIN: usize = 64 << 10;
 const SORT_BYTES_MAX: usize = 64 << 20;
-/// Bytes after which progress is told again.
+/// Bytes between two reports of progress.
 const REPORT_BYTES: u64 = 4 << 20;
 
-/// A damaged database: its folder, and its pool where that is not where its OPTIONS says.
+/// A damaged database: its directory, and its pool if that is not where its OPTIONS says.
 #[derive(Debug, Clone)]
 pub struct RepairSource {
     folder: PathBuf,
@@ -63,7 +65,7 @@ pub struct RepairSource {
 }
 
 impl RepairSource {
-    /// The database in the folder `path`.
+    /// Names the database in the directory `path`.
     pub fn new(path: impl AsRef<Path>) -> RepairSource {
         RepairSource {
             folder: path.as_ref().to_owned(),
@@ -71,7 +73,7 @@ impl RepairSource {
         }
     }
 
-    /// Its pool is the file at `path`, whatever its OPTIONS says.
+    /// Sets the file of its pool, whatever its OPTIONS says.
     #[must_use]
     pub fn pool(mut self, path: impl AsRef<Path>) -> RepairSource {
         self.pool = Some(path.as_ref().to_owned());
@@ -80,14 +82,15 @@ impl RepairSource {
 }
 
 impl DbBuilder {
-    /// Makes the builder's folder, which must not exist or be empty, a new database of what can be read of
-    /// a damaged one: for each key the newest entry that verifies. Deletes, range deletes and expiry that
-    /// can be read hide what is older. The damaged one is only read; close it first.
+    /// Makes the builder's directory, which must not exist or be empty, a new database of the
+    /// readable data of a damaged one: for each key the newest entry that verifies. Readable
+    /// deletes, range deletes and expiry hide older entries. The damaged database is only read;
+    /// close it first.
     ///
-    /// The builder's options are those of the new database. Where they name no design it gets that of
-    /// the damaged one, if its OPTIONS can be read; [`Options::load`] has the rest of that. Takes time,
-    /// and for a while twice the space, in proportion to the data, and memory for sorting like a
-    /// memtable's. Range deletes are held in memory.
+    /// The builder's options are those of the new database. If they name no design it gets that of
+    /// the damaged one, if its OPTIONS can be read; [`Options::load`] returns the other options of
+    /// that. Takes time, and for a while twice the space, in proportion to the data, and memory for
+    /// sorting like a memtable's. Range deletes are held in memory.
     ///
     /// ```
     /// # use terrace::{Db, RepairOutcome, RepairSource};
@@ -109,11 +112,11 @@ impl DbBuilder {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` when there is no such folder, nothing of a database in it, or something at the target;
-    /// `Locked` when the database is open; `Unsupported` when a later version wrote it; `Full` and `Io` of
-    /// the new database. Damage is no error: the report tells of it. After an error what was made is
-    /// removed, as far as that is possible, and the target is no database; only when the very last step
-    /// failed, which is that of removing the mark, it may be a whole one.
+    /// `Invalid` if there is no such directory, no trace of a database in it, or something at the
+    /// target; `Locked` if the database is open; `Unsupported` if a later version wrote it; `Full`
+    /// and `Io` of the new database. Damage is no error: the report lists it. After an error the
+    /// parts of the new database are removed if possible, and the target is no database; only if
+    /// the very last step failed, the removal of the mark, it may be a whole one.
     pub fn repair_of(mut self, damaged: &RepairSource) -> Result<RepairReport> {
         let started = Instant::now();
         self.fix_path()?;
@@ -158,7 +161,7 @@ impl DbBuilder {
         if !is_made {
             self.remove_repaired(id, pool_file.filter(|_| made_pool));
             if !had_folder {
-                // It stays if anything is left in it.
+                // It stays if it is not empty.
                 let _ = self.fs.remove_dir(&self.path);
             }
         }
@@ -168,7 +171,7 @@ impl DbBuilder {
         })
     }
 
-    /// Keeps out who would change the damaged database meanwhile, as far as it has a lock.
+    /// Takes the shared lock against writers of the damaged database, if there is a LOCK file.
     fn lock_source(&self, folder: &Path) -> Result<Option<Box<dyn terrace_media::FileLock>>> {
         let lock = folder.join("LOCK");
         self.fs.lock_shared(&lock).map_err(|e| match e.kind() {
@@ -293,7 +296,7 @@ impl DbBuilder {
         let mark = self.begin_creation(id)?;
         let ground = Arc::new(self.ground_of_copy(mark, made_pool)?);
         if expires || source.state.time > 0 {
-            // What has expired by now is gone for good.
+            // Entries that have expired by now are permanently gone.
             ground.manifest.commit(Edit {
                 changes: vec![Change::Time { time: now }],
             })?;
@@ -309,7 +312,7 @@ impl DbBuilder {
         };
         let engine = self.fill_copy(&ground, Box::new(newest), seq, &mut watch)?;
         let keyspaces = name_keyspaces(&engine, &seen.lock())?;
-        // The runs lie in the folder of the new database.
+        // The runs are in the directory of the new database.
         drop(spill);
         self.finish_copy(&engine)?;
         self.mark_finished()?;
@@ -331,24 +334,25 @@ impl DbBuilder {
     fn mark_finished(&self) -> Result<()> {
         let path = self.path.join(UNFINISHED_REPAIR);
         let failed = |e| Error::io("remove", &path, e);
-        // PERSIST: OPTIONS, which `finish_copy` has made durable, before the mark goes: a folder
-        // without either would be taken for one in which a database may be made.
+        // PERSIST: OPTIONS, which `finish_copy` has made durable, before the mark is removed: a
+        // directory without either would be taken for one in which a database may be created.
         self.fs.remove(&path).map_err(failed)?;
         self.fs.sync_dir(&self.path).map_err(failed)
     }
 
-    /// Removes what a repair that failed has made, the mark last. What cannot be removed is no database.
+    /// Removes the parts of a failed repair, the mark last. If parts cannot be removed, they are no
+    /// database.
     fn remove_repaired(&self, db: DbId, pool: Option<PathBuf>) {
         let fs: &Arc<dyn FileSystem> = &self.fs;
         let names = || fs.list(&self.path).unwrap_or_default();
         let has = |names: &[String], wanted: &str| names.iter().any(|name| name == wanted);
         let found = names();
         if has(&found, "OPTIONS") && !has(&found, UNFINISHED_REPAIR) {
-            // All was done but for making sure that the mark is gone.
+            // Everything was done except the sync after the removal of the mark.
             return;
         }
         self.remove_own(db, pool.clone());
-        // The mark stays if anything does that could be taken for a database.
+        // The mark stays if anything remains that could be taken for a database.
         let left = has(&names(), "OPTIONS") || self.check_no_trace().is_err();
         if !left && pool.is_none_or(|pool| !fs.exists(&pool).unwrap_or(true)) {
             let _ = fs.remove(&self.path.join(UNFINISHED_REPAIR));
@@ -356,7 +360,7 @@ impl DbBuilder {
     }
 }
 
-/// Gives names to keyspaces that have lost theirs; returns all, the default one first.
+/// Gives names to keyspaces that have lost theirs. Returns all, the default one first.
 fn name_keyspaces(engine: &Arc<Engine>, seen: &Seen) -> Result<Vec<RepairedKeyspace>> {
     let pairs = |id: u32| seen.pairs.get(&id).copied().unwrap_or(0);
     let mut keyspaces = vec![RepairedKeyspace {
@@ -374,7 +378,7 @@ fn name_keyspaces(engine: &Arc<Engine>, seen: &Seen) -> Result<Vec<RepairedKeysp
         .map(|(&id, name)| (id, name.clone(), false));
     let renamed = ids.iter().map(|&id| {
         let mut name = format!("recovered-{id}");
-        // BOUND: there are only so many names.
+        // BOUND: the number of names is finite.
         while seen.names.values().any(|taken| *taken == name) {
             name.push_str("-too");
         }

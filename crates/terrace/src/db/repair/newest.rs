@@ -1,6 +1,6 @@
-//! This file picks from all versions that were found what the new database gets: of each key the
-//! newest, if that is a value which is not expired, not covered by a newer range delete, and not of a
-//! keyspace that was dropped. Nothing hides anything in a new database, so no tombstone is needed.
+//! Choosing the entries of the new database from all recovered versions: for each key the newest,
+//! if that is a value that is not expired, not covered by a newer range delete, and not in a
+//! dropped keyspace. Nothing is hidden in a new database, so it needs no tombstones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::parts::ranges::{Applicable, Newer, RangeSet};
 use crate::parts::retain::{Kept, Retention};
 use crate::types::{EntryKind, SYSTEM_KEYSPACE, SeqNo};
 
-/// What came by.
+/// The entries that the cursor has passed.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Pairs by keyspace.
     pub(super) pairs: BTreeMap<u32, u64>,
     /// Names of keyspaces by their numbers.
     pub(super) names: BTreeMap<u32, String>,
-    /// The number that the catalog has for the next keyspace.
+    /// The number of the next keyspace, according to the catalog.
     pub(super) next: u32,
     dropped: BTreeSet<u32>,
     pub(super) bytes: u64,
@@ -52,12 +52,12 @@ impl Newest {
         }
     }
 
-    /// What has come by since the last seek to the start.
+    /// Returns the entries passed since the last seek to the start.
     pub(super) fn seen(&self) -> Arc<Mutex<Seen>> {
         Arc::clone(&self.seen)
     }
 
-    /// Goes on to the next version that is wanted, from the one under the cursor on.
+    /// Moves to the next wanted version, beginning with the one under the cursor.
     fn settle(&mut self) -> Result<()> {
         while let Some(entry) = self.merged.entry()? {
             let place = (entry.keyspace, entry.key);
@@ -81,7 +81,7 @@ impl Newest {
     fn wants(&self, entry: &EntryView<'_>) -> Result<bool> {
         let (keyspace, key) = (entry.keyspace, entry.key);
         let value = self.merged.value()?;
-        // Nothing is below a new database. Of older versions none is asked for.
+        // Nothing is below a new database. Older versions are not looked up.
         let kept = self
             .retention
             .keep(entry.kind, value.expiry, entry.seq, || false);
@@ -98,7 +98,7 @@ impl Newest {
                 }
                 Some(Record::Next(id)) => seen.next = id,
                 Some(Record::Dropped(id)) => {
-                    // Nothing of it comes along, so nothing has to remember it.
+                    // None of its entries is copied, so the drop need not be remembered.
                     seen.dropped.insert(id);
                     return Ok(false);
                 }

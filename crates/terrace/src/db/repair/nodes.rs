@@ -1,8 +1,8 @@
-//! This file takes the nodes of extents that may be damaged.
+//! Recovering the nodes of extents that may be damaged.
 //!
-//! From the first node on each ends where the next begins, up to one that is not sound. Behind that
-//! only those count that a sound node leads to, directly or by others: an image of a node in somebody's
-//! value is none.
+//! From the first node on each ends where the next begins, up to one that is not sound. After that,
+//! only nodes count that a sound node leads to, directly or indirectly: an image of a node in a
+//! user's value does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,34 +19,34 @@ use crate::parts::skiplist::layout::{HEAD_BYTES, HEADER_BYTES, LINK_DEAD, LINK_O
 use crate::parts::skiplist::salvage::{SoundNode, front, hashed_key, head_links, sound_node};
 use crate::types::SeqNo;
 
-/// What the report calls the repository.
+/// The name of the repository in the report.
 pub(super) const REPOSITORY: &str = "repository";
 /// Bytes read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// A stretch of the pool with nodes in it.
+/// A range of the pool that contains nodes.
 pub(super) struct Area {
     kind: &'static str,
     id: u64,
     span: Span,
-    /// Where nodes begin and end; both in the pool.
+    /// The range of nodes; offsets in the pool.
     start: u64,
     end: u64,
     /// The offset of a head node.
     head: Option<u64>,
-    /// Where nodes end is not known.
+    /// Whether the end of the nodes is unknown.
     open_end: bool,
-    /// Nodes may be marked dead.
+    /// Whether nodes may be marked dead.
     may_be_dead: bool,
-    /// Its first page is not known to be its own.
+    /// Whether its first page may belong elsewhere.
     replaced: bool,
     /// The numbers that its nodes may have.
     seqs: Option<(SeqNo, SeqNo)>,
     problem: Option<String>,
-    /// What the walk has found.
+    /// The results of the walk.
     stop: u64,
     live: u64,
-    /// Nodes with numbers that it cannot have.
+    /// Nodes with numbers outside `seqs`.
     foreign: u64,
     taken: u64,
 }
@@ -72,7 +72,7 @@ impl Area {
         }
     }
 
-    /// Nodes lie between these two, from the start of the area.
+    /// Sets the range of nodes, relative to the start of the area.
     pub(super) fn nodes(mut self, from: u64, to: u64) -> Area {
         self.start = self.span.off + from;
         self.end = (self.span.off + to).max(self.start);
@@ -100,13 +100,13 @@ impl Area {
         self
     }
 
-    /// Nodes have numbers from `first` to `last`.
+    /// Restricts the numbers of nodes to `first` through `last`.
     pub(super) fn seqs(mut self, first: SeqNo, last: SeqNo) -> Area {
         self.seqs = Some((first, last));
         self
     }
 
-    /// Counts a node; whether it is an entry of the area.
+    /// Counts a node. Returns whether it is an entry of the area.
     fn has(&mut self, seq: SeqNo, is_dead: bool) -> bool {
         if is_dead && self.may_be_dead {
             return false;
@@ -122,7 +122,7 @@ impl Area {
     }
 }
 
-/// What no two nodes of a list have in common: keyspace, number, key.
+/// The unique identity of a node in a list: keyspace, number, key.
 type Version = (u32, SeqNo, Box<[u8]>);
 
 /// A piece of the pool in memory.
@@ -133,7 +133,7 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// `len` bytes at `at`; `None` where the pool has none, or they cannot be read.
+    /// Returns `len` bytes at `at`; `None` if they are beyond the pool or cannot be read.
     fn get(&mut self, at: u64, len: u64) -> Option<&[u8]> {
         let end = at.checked_add(len).filter(|end| *end <= self.pool.bytes)?;
         if at < self.start || end > self.start + self.buffer.len() as u64 {
@@ -142,7 +142,7 @@ impl Window<'_> {
             self.buffer.resize(usize::try_from(size).ok()?, 0);
             let read = self.pool.file.read_exact_at(at, &mut self.buffer);
             if read.is_err() && len < size {
-                // What is not readable may be behind what is asked for.
+                // The unreadable part may be after the requested bytes.
                 self.buffer.truncate(len as usize);
                 if self.pool.file.read_exact_at(at, &mut self.buffer).is_err() {
                     self.buffer.clear();
@@ -155,41 +155,41 @@ impl Window<'_> {
         self.buffer.get(from..from + len as usize)
     }
 
-    /// The node at `at` if it is sound and ends before `end`.
+    /// Returns the node at `at` if it is sound and ends before `end`.
     fn node(&mut self, at: u64, end: u64) -> Option<SoundNode<'_>> {
         let left = end.checked_sub(at)?;
         let front = front(self.get(at, (HEADER_BYTES as u64).min(left))?)?;
         if front.bytes > left {
             return None;
         }
-        // The key first: it tells whether the size is worth anything.
+        // The key first: it shows whether the size can be trusted.
         hashed_key(self.get(at, front.key_end)?)?;
         sound_node(self.get(at, front.bytes)?)
     }
 }
 
-/// The nodes of a pool on their way out.
+/// The recovery of the nodes of a pool.
 pub(super) struct Rescue<'a> {
     window: Window<'a>,
-    /// Words as interrupted batches of links will have them.
+    /// The words that interrupted batches of links will write.
     words: BTreeMap<u64, u64>,
     links_hold: bool,
     areas: Vec<Area>,
-    /// Nodes of the repository's list, if that is known, and the offset of the extent that was being emptied,
-    /// or 0.
+    /// The number of nodes in the repository's list, if known, and the offset of the extent that
+    /// was being emptied, or 0.
     repository: Option<u64>,
     reclaiming: u64,
-    /// Live nodes of that extent that have not been met elsewhere, where they are and lead to. Those that have
-    /// are copied, and not in the list.
+    /// Live nodes of that extent that were not found elsewhere yet, with their places and links.
+    /// Those that were found are copied, and not in the list.
     originals: BTreeMap<Version, (u64, u64)>,
     twins: u64,
-    /// Of the table that is walked, or the extent of the repository.
+    /// The versions of the current table or extent of the repository.
     versions: Versions,
-    /// Of the repository.
+    /// The links of the repository.
     links: Links,
-    /// Behind damage: nodes that were taken, and where they end.
+    /// Nodes after damage that were recovered, and their ends.
     behind: BTreeMap<u64, u64>,
-    /// Nodes behind damage that links lead to.
+    /// Nodes after damage that links lead to.
     targets: BTreeSet<u64>,
 }
 
@@ -223,7 +223,7 @@ impl<'a> Rescue<'a> {
         self.window.get(at, len)
     }
 
-    /// The word at an offset, as it will be when interrupted batches are finished.
+    /// Returns the word at an offset, as it will be when interrupted batches are completed.
     pub(super) fn word(&self, at: u64) -> Option<u64> {
         let mut word = [0; 8];
         let read = self.window.pool.file.read_exact_at(at, &mut word);
@@ -231,19 +231,20 @@ impl<'a> Rescue<'a> {
         self.words.get(&at).copied().or(stored)
     }
 
-    /// What the repository's head says: how many nodes are in the list, and which extent is being emptied.
+    /// Sets the expectations from the repository's head: the number of nodes in the list, and the
+    /// extent that is being emptied.
     pub(super) fn expect_repository(&mut self, entries: Option<u64>, reclaiming: u64) {
         self.repository = entries;
         self.reclaiming = reclaiming;
     }
 
-    /// Adds an area; `problem` says what is wrong with what says where its nodes are.
+    /// Adds an area; `problem` describes damage to the metadata that locates its nodes.
     pub(super) fn add(&mut self, mut area: Area, problem: Option<&str>) {
         area.problem = problem.map(str::to_owned);
         self.areas.push(area);
     }
 
-    /// Takes all nodes, and says what is lost.
+    /// Recovers all nodes, and reports losses.
     pub(super) fn run(
         mut self,
         gathered: &mut Gathered,
@@ -251,7 +252,7 @@ impl<'a> Rescue<'a> {
         watch: Watch<'_>,
     ) -> Result<()> {
         let mut order: Vec<usize> = (0..self.areas.len()).collect();
-        // Copies are told by their originals.
+        // Copies are recognized by their originals.
         order.sort_by_key(|&index| self.areas[index].span.off != self.reclaiming);
         for index in order {
             let from = self.areas[index].start;
@@ -267,8 +268,8 @@ impl<'a> Rescue<'a> {
         Ok(())
     }
 
-    /// Walks nodes of an area from one that is known to begin at `at`, up to one that is not sound or that
-    /// was taken before; returns where it ends. With `gathered` they are taken.
+    /// Walks nodes of an area from one that begins at `at`, up to one that is not sound or that was
+    /// recovered before. Returns where it ends. With `gathered` the nodes are recovered.
     fn walk(
         &mut self,
         index: usize,
@@ -333,7 +334,7 @@ impl<'a> Rescue<'a> {
         Ok(at)
     }
 
-    /// Takes the nodes behind damage that others lead to.
+    /// Recovers the nodes after damage that others lead to.
     fn follow_links(&mut self, gathered: &mut Gathered) -> Result<()> {
         let zones: Vec<_> = self.areas.iter().map(|area| area.stop..area.end).collect();
         let zone_of = |at: u64| zones.iter().position(|zone| zone.contains(&at));
@@ -354,7 +355,7 @@ impl<'a> Rescue<'a> {
                 }
             })?;
         }
-        // BOUND: a place that was tried is not tried again, since it is taken or not sound.
+        // BOUND: each place is tried once, since it is recovered or not sound.
         let mut tried = BTreeSet::new();
         while let Some(at) = targets.pop_first() {
             let Some(index) = zone_of(at).filter(|_| tried.insert(at)) else {
@@ -377,7 +378,7 @@ impl<'a> Rescue<'a> {
         Ok(())
     }
 
-    /// Says what is lost between nodes.
+    /// Reports losses between nodes.
     fn report_gaps(&mut self, findings: &mut Findings) {
         for index in 0..self.areas.len() {
             let area = &self.areas[index];
@@ -402,7 +403,7 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// The keys of the nodes between two places: the one key if it can be known.
+    /// Returns the keys of the nodes between two places: a single key if it can be known.
     fn keys_of(&mut self, from: u64, to: u64) -> LostKeys {
         let key = || {
             let front = front(
@@ -413,7 +414,7 @@ impl<'a> Rescue<'a> {
                 return None;
             }
             let (keyspace, key) = hashed_key(self.window.get(from, front.key_end)?)?;
-            // A range delete concerns others than its own key.
+            // A range delete affects other keys than its own.
             (keyspace < crate::parts::ranges::layout::SHADOW).then(|| (keyspace, key.to_vec()))
         };
         let mut key = key;
@@ -426,10 +427,11 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// Says that nodes of an area are sound and in a wrong place.
+    /// Reports nodes of an area that are sound and in a wrong place.
     fn report_foreign(&mut self, index: usize, findings: &mut Findings) {
         let area = &self.areas[index];
-        // While space of the repository is reclaimed a version may be in two of its extents, never in one twice.
+        // While space of the repository is reclaimed a version may be in two of its extents, never
+        // in one twice.
         let goes_on = area.kind != REPOSITORY
             && self
                 .areas
@@ -447,7 +449,7 @@ impl<'a> Rescue<'a> {
         self.lose_all(index, text, findings);
     }
 
-    /// Says that any key may be lost with an area.
+    /// Reports that any key may be lost with an area.
     fn lose_all(&mut self, index: usize, text: String, findings: &mut Findings) {
         let area = &mut self.areas[index];
         area.problem.get_or_insert(text.clone());
@@ -455,7 +457,7 @@ impl<'a> Rescue<'a> {
         findings.lose(place, text, LostKeys::ALL, true);
     }
 
-    /// Holds what the repository's head and links say against the nodes that were found.
+    /// Compares the repository's head and links with the nodes that were found.
     fn report_repository(&mut self, findings: &mut Findings) {
         let in_repository = |area: &&Area| area.kind == REPOSITORY;
         let mut areas = self.areas.iter().filter(in_repository);
@@ -493,7 +495,7 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// Says what became of the tables and of the repository.
+    /// Reports the state of the tables and of the repository.
     fn report_areas(&mut self, gathered: &mut Gathered, findings: &mut Findings) {
         self.report_repository(findings);
         let path = &self.window.pool.path;

@@ -1,7 +1,7 @@
-//! This file keeps the files of other databases out of a repair.
+//! Keeping the files of other databases out of a repair.
 //!
-//! A log or a table says whose it is under a checksum. One that says nothing sound may be what is left
-//! of a file of the damaged database, and is judged by what else is in it.
+//! A log or a table carries the id of its database under a checksum. One without a sound id may be
+//! the rest of a file of the damaged database, and is judged by its other contents.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::parts::log::layout::{LOG_HEADER_BYTES, check_log_header, log_database
 use crate::parts::sstable::layout::{FOOTER_BYTES, Footer, table_owner};
 use crate::types::DbId;
 
-/// Whose log the file at `path` is, if its header is sound.
+/// Returns the database of the log at `path`, if its header is sound.
 fn log_owner(fs: &dyn FileSystem, path: &Path) -> Option<DbId> {
     let file = fs.open(path, OpenMode::Read).ok()?;
     let mut head = [0; LOG_HEADER_BYTES];
@@ -23,7 +23,7 @@ fn log_owner(fs: &dyn FileSystem, path: &Path) -> Option<DbId> {
     log_database(&head)
 }
 
-/// Whose table the file at `path` is, if its footer is sound.
+/// Returns the database of the table at `path`, if its footer is sound.
 fn sound_table_owner(fs: &dyn FileSystem, path: &Path) -> Option<DbId> {
     let file = fs.open(path, OpenMode::Read).ok()?;
     let len = file.len().ok()?;
@@ -37,7 +37,7 @@ fn sound_table_owner(fs: &dyn FileSystem, path: &Path) -> Option<DbId> {
 impl Source {
     /// Decides which database is to be repaired, and leaves out the files of others.
     ///
-    /// The manifest and OPTIONS say which. If they differ, one of them came from elsewhere, and the
+    /// The manifest and OPTIONS name it. If they differ, one of them came from elsewhere, and the
     /// id that more files carry is right; without both, the id that most files carry.
     pub(super) fn leave_out_others(&mut self, manifest: Option<DbId>, findings: &mut Findings) {
         let fs = &*self.fs;

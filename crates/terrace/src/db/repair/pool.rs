@@ -1,9 +1,9 @@
-//! This file finds what is of use in a pool: logs, the extents of the buffer's tables, those of the
+//! Finding the data to recover in a pool: logs, the extents of the buffer's tables, those of the
 //! repository.
 //!
-//! What the manifest names is of use. Where edits of it are lost, so is what nothing names and can be
-//! told by its own header; the nodes of free extents are old ones, and numbers decide against them unless
-//! what deleted them is gone.
+//! Everything that the manifest names is recovered. If edits of it are lost, unnamed data that its
+//! own header identifies is recovered too; the nodes of free extents are old ones, and lose by
+//! their numbers unless the entries that deleted them are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,14 +22,14 @@ use crate::parts::manifest::LogPlace;
 use crate::parts::redo::layout as redo;
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
 
-/// Something in the pool that its own header tells.
+/// An unnamed part of the pool that its own header identifies.
 enum Told {
     Log(u64),
     Table(u64),
     Extent(u64),
 }
 
-/// What is told by its header and not named, with the room up to the next thing.
+/// Returns unnamed parts identified by their headers, with the space up to the next part.
 fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Told)> {
     if source.trust == Trust::Whole {
         return Vec::new();
@@ -76,7 +76,7 @@ fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Told)> {
     sized.collect()
 }
 
-/// Adds the logs in the pool that are of use.
+/// Adds the logs in the pool that are used.
 pub(super) fn find_logs(source: &Source, logs: &mut Vec<FoundLog>, findings: &mut Findings) {
     let Some(pool) = &source.pool else {
         return;
@@ -117,7 +117,7 @@ pub(super) fn find_logs(source: &Source, logs: &mut Vec<FoundLog>, findings: &mu
     }
 }
 
-/// Takes the nodes of the lists in the pool.
+/// Recovers the nodes of the lists in the pool.
 pub(super) fn take_nodes(
     source: &Source,
     gathered: &mut Gathered,
@@ -128,7 +128,7 @@ pub(super) fn take_nodes(
         return Ok(());
     };
     let header = pool.header.as_ref();
-    // Links and words that change are without meaning then, and rebuilt when the database is opened.
+    // Mutable links and words are meaningless then, and rebuilt when the database is opened.
     let power_lost = header.is_some_and(|header| header.power_lost);
     let words = match header {
         Some(header) if !power_lost => redo_words(pool, header),
@@ -141,7 +141,7 @@ pub(super) fn take_nodes(
             let head = (i == 0).then_some(table.head);
             let bytes = rescue.bytes(extent.span.off, TABLE_HEADER_BYTES as u64);
             let id = bytes.and_then(|bytes| decode_table_header(bytes, extent.span.off).ok());
-            // What was merged into a table has the header of its own memtable, and none has that of another.
+            // Merged extents keep the headers of their own memtables, so no id occurs twice.
             let replaced = id.is_some_and(|id| i == 0 && id != table.id || !headers.insert(id));
             let area = Area::new("buffer", table.id, extent.span)
                 .nodes(TABLE_NODES_AT as u64, extent.used.min(extent.span.len))
@@ -190,13 +190,14 @@ fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64, power_lost: bool
         let known = repository::is_extent(bytes, span.off, length);
         (known, known || repository::is_placed(bytes, span.off))
     });
-    // The page with `used` may be newer than those that it counts, which then have nodes of an earlier use of the
-    // space; what is behind `synced` is in the buffer still, or in the extent that it was copied from.
+    // The page with `used` may be newer than those that it counts, which then contain nodes of an
+    // earlier use of the space; nodes after `synced` are still in the buffer, or in the extent that
+    // they were copied from.
     let used = match words.synced {
         Some(synced) if power_lost => synced,
         synced => words.used.max(synced.unwrap_or(0)),
     };
-    // A page of elsewhere says what is used there.
+    // A page from elsewhere may contain a wrong `used`.
     let fits = placed && (repository::NODES_AT..=span.len).contains(&used);
     let area = Area::new(REPOSITORY, 0, span)
         // Without `used` every node up to the end counts that another one leads to.
@@ -211,7 +212,7 @@ fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64, power_lost: bool
     rescue.add(area, problem);
 }
 
-/// What batches of links that a crash interrupted say that words are.
+/// Returns the words that interrupted batches of links write.
 fn redo_words(pool: &SourcePool, header: &PoolHeader) -> BTreeMap<u64, u64> {
     let [off, len] = REDO_ROOTS.map(|root| header.roots[root]);
     let mut words = BTreeMap::new();
@@ -225,7 +226,7 @@ fn redo_words(pool: &SourcePool, header: &PoolHeader) -> BTreeMap<u64, u64> {
     words
 }
 
-/// How many bytes a walk over the pool will read, about.
+/// Returns the approximate number of bytes that a walk over the pool will read.
 pub(super) fn bytes_of(source: &Source) -> u64 {
     let spans = source.state.spans();
     spans.iter().map(|span| span.len).sum()

@@ -1,4 +1,4 @@
-//! This file is what a repair says of its work.
+//! The report of a repair.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,40 +10,40 @@ use crate::db::inspect::LostKeys;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// How much of the database there is again.
+    /// How much of the database was recovered.
     pub outcome: RepairOutcome,
-    /// Every part of the database that was looked at, or looked for, in the order of their kinds and
-    /// numbers.
+    /// Every part of the database that was found or expected, ordered by kind and number.
     pub parts: Vec<RepairPart>,
-    /// What could not be read. Keys that are missing, or that have an older value than the last one, are
-    /// in one of these.
+    /// The parts that could not be read. Each key that is missing, or that has an older value than
+    /// its last one, is in one of these.
     pub losses: Vec<Loss>,
     /// The keyspaces of the new database.
     pub keyspaces: Vec<RepairedKeyspace>,
-    /// Entries that were read, superseded versions and tombstones included.
+    /// Entries that were read, including superseded versions and tombstones.
     pub entries: u64,
     /// How long it took.
     pub elapsed: Duration,
 }
 
-/// How much of the database there is again.
+/// How much of the database was recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum RepairOutcome {
-    /// Nothing that could be read is left, so no database was made.
+    /// Nothing readable is left, so no database was made.
     #[default]
     Nothing,
-    /// Something is lost, or the manifest is, so that nobody can know whether something is.
+    /// Something is lost, or the manifest is, so that losses cannot be excluded.
     Partly,
-    /// All that the manifest names was read, and nothing is known to be lost. But nothing proves either
-    /// that a log had no more records: those of [`RepairReport::losses`], none of them certain.
+    /// Everything that the manifest names was read, and nothing is known to be lost. But it is not
+    /// proved that a log had no more records: those of [`RepairReport::losses`], none of them
+    /// certain.
     Uncertain,
     /// Everything that the manifest names was whole, and nothing is or may be lost.
     Whole,
 }
 
 impl RepairOutcome {
-    /// The outcome in one lower-case word.
+    /// Returns the outcome in one lower-case word.
     pub fn name(self) -> &'static str {
         match self {
             RepairOutcome::Nothing => "nothing",
@@ -60,36 +60,36 @@ impl RepairOutcome {
 pub struct RepairPart {
     /// "options", "pool", "manifest", "table", "log", "buffer" or "repository".
     pub kind: &'static str,
-    /// The file that it is in.
+    /// The file that contains it.
     pub path: PathBuf,
-    /// Where in the file it begins, for what is in a pool.
+    /// Its offset in the file, for a part in a pool.
     pub offset: Option<u64>,
-    /// Its number among those of its kind; 0 for one that has none.
+    /// Its number among the parts of its kind; 0 if it has no number.
     pub number: u64,
-    /// What became of it.
+    /// The state of the part.
     pub state: PartState,
     /// Entries that were read from it.
     pub entries: u64,
-    /// Why it is in that state, as a sentence without its end; empty where it is simply used.
+    /// Why it is in that state, as a sentence without its period; empty if it is simply used.
     pub note: String,
 }
 
-/// What became of a part.
+/// The state of a part after a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartState {
     /// It is whole and was used.
     Used,
-    /// What is sound of it was used.
+    /// Its sound contents were used.
     Damaged,
-    /// The manifest names it, and it is not there.
+    /// The manifest names it, and it does not exist.
     Missing,
     /// It was not needed.
     Ignored,
 }
 
 impl PartState {
-    /// The state in one lower-case word.
+    /// Returns the state in one lower-case word.
     pub fn name(self) -> &'static str {
         match self {
             PartState::Used => "used",
@@ -100,24 +100,23 @@ impl PartState {
     }
 }
 
-/// Something that could not be read, and which keys that may concern: each of them may be missing,
-/// have an older value, or be there although it was deleted. Where nothing was written for a key,
-/// nothing is lost.
+/// A part that could not be read, and the keys that it may affect: each of them may be missing,
+/// have an older value, or exist although it was deleted. A key that was never written is no loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loss {
-    /// What kind of part it was in, as [`RepairPart::kind`] has it.
+    /// The kind of the part, as in [`RepairPart::kind`].
     pub kind: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// Where in it, in bytes.
+    /// The offset in it, in bytes.
     pub offset: u64,
-    /// What is wrong, as a sentence without its end.
+    /// What is wrong, as a sentence without its period.
     pub problem: String,
     /// The keys.
     pub keys: LostKeys,
-    /// Entries were there. Else nothing tells whether there were: a log's end may be where its writer
-    /// stopped, and may be damage.
+    /// Whether there were certainly entries. Otherwise it cannot be known: a log's end may be where
+    /// its writer stopped, or may be damage.
     pub certain: bool,
 }
 
@@ -127,15 +126,15 @@ pub struct Loss {
 pub struct RepairedKeyspace {
     /// Its name.
     pub name: String,
-    /// Its number, which is what reports of lost keys name.
+    /// Its number, as used in reports of lost keys.
     pub id: u32,
     /// Pairs in it.
     pub pairs: u64,
-    /// The name it had is lost, and this one was made up.
+    /// Whether its name is lost, and this one was made up.
     pub renamed: bool,
 }
 
-/// What is gathered for the report on the way.
+/// Collects the parts and losses for the report.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) parts: Vec<RepairPart>,

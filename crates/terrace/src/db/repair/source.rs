@@ -1,9 +1,10 @@
-//! This file is what a damaged database says of itself: OPTIONS, and the manifest, as far as they read.
+//! The metadata of a damaged database: OPTIONS and the manifest, if they can be read.
 //!
-//! How much the manifest is worth decides what of the folder is used. Where all of it is sound, what it
-//! names is all that there is: a file that it does not name may be one that compaction has replaced,
-//! whose deleted keys would come back. Where a part of it is lost, what it does not name is used too,
-//! unless what is left says that it was given up. Without it everything that verifies is used.
+//! The state of the manifest decides which files of the directory are used. If all of it is sound,
+//! it names everything there is: a file that it does not name may be one that compaction has
+//! replaced, whose deleted keys would come back. If a part of it is lost, unnamed files are used
+//! too, unless the rest records that they were given up. Without it everything that verifies is
+//! used.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,24 +22,24 @@ use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, LogPlace, State}
 use crate::stages::names::{log_file_id, table_file_number};
 use crate::types::DbId;
 
-/// Manifests in a pool begin at multiples of this, which is the smallest granule.
+/// Manifests in a pool begin at multiples of this, the smallest granule.
 const GRANULE_MIN: u64 = 4096;
-/// Bytes of a pool looked through at once.
+/// Bytes of a pool scanned at once.
 const SCAN_BYTES: usize = 1 << 20;
-/// BOUND: the longest manifest in a pool that is believed without the superblock.
+/// BOUND: the longest manifest in a pool that is accepted without the superblock.
 const POOL_MANIFEST_MAX: u64 = 64 << 20;
 
-/// How much of the manifest is sound.
+/// The soundness of the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// All of it, and what it names is there.
+    /// All of it is sound, and what it names exists.
     Whole,
     /// Some edits, or the name of one of its files, may be lost.
     Part,
     Nothing,
 }
 
-/// A pool, its header if that is sound.
+/// A pool, with its header if that is sound.
 pub(super) struct SourcePool {
     pub(super) path: PathBuf,
     pub(super) file: Box<dyn File>,
@@ -46,19 +47,19 @@ pub(super) struct SourcePool {
     pub(super) header: Option<PoolHeader>,
 }
 
-/// What is known of a database before any of its data is read.
+/// The knowledge of a database before any of its data is read.
 pub(super) struct Source {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) dir: PathBuf,
-    /// Table files and log files of the folder by number.
+    /// Table files and log files of the directory by number.
     pub(super) tables: BTreeSet<(u64, String)>,
     pub(super) logs: BTreeSet<(u64, String)>,
     pub(super) fixed: Option<Fixed>,
     pub(super) pool: Option<SourcePool>,
     pub(super) trust: Trust,
     pub(super) state: State,
-    /// What edits that were read have given up, and the number below which everything that is not
-    /// named was given up earlier.
+    /// What edits that were read have given up, and the number below which everything unnamed was
+    /// given up earlier.
     gone_files: BTreeSet<u64>,
     gone_logs: BTreeSet<u64>,
     gone_tables: BTreeSet<u64>,
@@ -67,8 +68,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Looks at the database in the folder `dir`, whose pool is at `pool` if it is not where OPTIONS
-    /// says.
+    /// Reads the metadata of the database in the directory `dir`, whose pool is at `pool` if it is
+    /// not where OPTIONS says.
     pub(super) fn look(
         fs: &Arc<dyn FileSystem>,
         dir: &Path,
@@ -108,7 +109,7 @@ impl Source {
         let at = match (pool, in_options) {
             (Some(given), _) => Some(given.to_owned()),
             (None, Some(named)) => named.map(|named| dir.join(named)),
-            // The usual place, where OPTIONS does not say that there is none.
+            // The usual location, unless OPTIONS records that there is no pool.
             (None, None) => names.iter().find(|n| *n == "pool").map(|n| dir.join(n)),
         };
         source.pool = match at {
@@ -122,7 +123,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Whether there is nothing that is a part of a database.
+    /// Returns whether no part of a database was found.
     pub(super) fn is_empty(&self) -> bool {
         self.fixed.is_none()
             && self.tables.is_empty()
@@ -131,7 +132,7 @@ impl Source {
             && self.trust == Trust::Nothing
     }
 
-    /// Why table file `number` is of no use; `None`: it is.
+    /// Returns why table file `number` is not used; `None` if it is.
     pub(super) fn ignores_table(&self, number: u64) -> Option<&'static str> {
         self.ignores(
             number,
@@ -140,28 +141,27 @@ impl Source {
         )
     }
 
-    /// Why log `id` is of no use; `None`: it is.
+    /// Returns why log `id` is not used; `None` if it is.
     pub(super) fn ignores_log(&self, id: u64) -> Option<&'static str> {
         self.ignores(id, self.state.logs.contains_key(&id), &self.gone_logs)
     }
 
-    /// Where log `id` must end, if the manifest says so.
+    /// Returns where log `id` must end, if the manifest records it.
     pub(super) fn log_end(&self, id: u64) -> Option<u64> {
         self.state.logs.get(&id).and_then(|log| log.end)
     }
 
-    /// Whether a table of the buffer that is found in the pool, and that nothing names, is of use.
+    /// Returns whether an unnamed table of the buffer, found in the pool, is used.
     pub(super) fn wants_unnamed_table(&self, id: u64) -> bool {
         self.ignores(id, false, &self.gone_tables).is_none()
     }
 
-    /// Whether a log that is found in the pool, and that nothing names, is of use.
+    /// Returns whether an unnamed log, found in the pool, is used.
     pub(super) fn wants_unnamed_log(&self, id: u64) -> bool {
         self.ignores(id, false, &self.gone_logs).is_none()
     }
 
-    /// Whether an extent of the repository that is found in the pool at `off`, and that nothing names, is
-    /// of use.
+    /// Returns whether an unnamed extent of the repository, found in the pool at `off`, is used.
     pub(super) fn wants_unnamed_extent(&self, off: u64) -> bool {
         self.trust != Trust::Whole && !self.gone_extents.contains(&off)
     }
@@ -179,8 +179,8 @@ impl Source {
         }
     }
 
-    /// Looks for what shows that edits are lost: something that is named and not there, or that is there
-    /// and was made after all that is named, which a crash leaves too.
+    /// Looks for signs of lost edits: something that is named and missing, or that exists and is
+    /// newer than everything named, which a crash leaves too.
     fn check_named(&mut self) {
         let has = |all: &BTreeSet<(u64, String)>, n: u64| {
             let next = all.range((n, String::new())..).next();
@@ -213,7 +213,7 @@ impl Source {
         }
     }
 
-    /// Says what it means where the manifest is not whole.
+    /// Reports the consequences if the manifest is not whole.
     fn lose_edits(&self, findings: &mut Findings) {
         let text = match self.trust {
             Trust::Whole => return,
@@ -284,7 +284,7 @@ impl Source {
         }))
     }
 
-    /// Reads the manifest; returns whose it is, if it says so.
+    /// Reads the manifest. Returns the id of its database, if it can be read.
     fn read_manifest(&mut self, findings: &mut Findings) -> Result<Option<DbId>> {
         let Some(pool) = &self.pool else {
             return self.read_manifest_file(findings);
@@ -335,7 +335,7 @@ impl Source {
                 self.read_edits(&bytes, (path, 0), None, trust, findings)
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                // A database with a pool has none; then the pool is what is missing.
+                // A database with a pool has none; then the pool is missing.
                 if self.fixed.as_ref().is_none_or(|f| f.pool_path.is_none()) {
                     let note = "there is no such file";
                     findings.part("manifest", (path, None, 0), PartState::Missing, 0, note);
@@ -421,7 +421,7 @@ impl Source {
         Ok(header.ok().map(|header| header.db))
     }
 
-    /// Goes on as without a manifest: it is of another database.
+    /// Continues as without a manifest, because it belongs to another database.
     pub(super) fn forget_manifest(&mut self) {
         self.trust = Trust::Nothing;
         self.state = State::default();
@@ -460,7 +460,7 @@ impl Source {
 }
 
 impl SourcePool {
-    /// The bytes of a part of the pool, as far as the file has them.
+    /// Returns the bytes of a part of the pool, up to the end of the file.
     pub(super) fn read(&self, span: Span) -> Result<Vec<u8>> {
         let len = self.bytes.saturating_sub(span.off).min(span.len);
         let mut bytes = vec![0; len as usize];
@@ -469,8 +469,8 @@ impl SourcePool {
         Ok(bytes)
     }
 
-    /// Calls `visit` with the places in the pool at which an extent may begin, and the first bytes there,
-    /// 64 of them. What cannot be read is passed over.
+    /// Calls `visit` with the places in the pool at which an extent may begin, and the first 64
+    /// bytes there. Unreadable places are skipped.
     pub(super) fn places(&self, visit: &mut dyn FnMut(u64, &[u8; 64])) {
         let mut buffer = vec![0; SCAN_BYTES];
         let mut at = PoolHeader::BYTES;
@@ -487,7 +487,7 @@ impl SourcePool {
         }
     }
 
-    /// The newest manifest that is sound from its start, wherever it is.
+    /// Returns the newest manifest that is sound from its start, wherever it is.
     fn find_manifest(&self) -> Result<Option<Span>> {
         let mut found = Vec::new();
         self.places(&mut |off, head| {
@@ -509,7 +509,7 @@ impl SourcePool {
             if records == 0 {
                 continue;
             }
-            // A generation that was written and never taken into use knows less than the one before.
+            // A generation that was written and never put into use knows less than the one before.
             let age = (state.next_id, state.last_seq, generation);
             if newest.as_ref().is_none_or(|(best, _)| *best < age) {
                 newest = Some((age, span));
@@ -519,14 +519,14 @@ impl SourcePool {
     }
 }
 
-/// What is wrong, without what may be done about it, which is being done.
+/// Returns what is wrong, without the advice, since the repair follows it.
 fn fact_of(e: &Error) -> String {
     let text = e.to_string();
     let fact = text.split("; restore").next();
     fact.unwrap_or_default().to_owned()
 }
 
-/// What OPTIONS says, if it is there and sound.
+/// Returns the contents of OPTIONS, if it exists and is sound.
 fn read_fixed(
     fs: &Arc<dyn FileSystem>,
     dir: &Path,
@@ -543,7 +543,7 @@ fn read_fixed(
             findings.part("options", place, PartState::Missing, 0, note);
             Ok(None)
         }
-        // A later version tells itself by what is read next; damage may look like one here.
+        // A later version is detected by what is read next; here damage may look like one.
         Err(e) => {
             findings.part("options", place, PartState::Damaged, 0, fact_of(&e));
             Ok(None)

@@ -1,50 +1,53 @@
-//! Patience: how long a caller waits while nothing that it sees brings it nearer to what it needs. Looks and runs of jobs
-//! are counted, and no clock is read (A2).
+//! Patience: how long a caller waits without visible progress. Looks and runs of jobs are counted,
+//! and no clock is read (A2).
 
 use std::time::Instant;
 
 use crate::metrics::StallReason;
 use crate::parts::reserve::WantedDrains;
 
-/// BOUND: how often a caller looks in vain before it gives up. More than once, since a lock that is held for a moment
-/// may hide a job.
+/// BOUND: how many looks in vain a caller makes before it gives up. More than one, since a lock
+/// held for a moment may hide a job.
 pub(super) const LOOKS: u32 = 4;
-/// The same while readers hold back what could be free: for half a second. Bounded, since the reader may
-/// be an iterator or a snapshot that is not used, of the very thread that writes. Looks are counted, and
-/// no clock is read: a machine that stood still has not let readers go on either. Until a job has
-/// run, each caller looks half as often as the one before it, and [`LOOKS`] times at least.
+/// The same while readers hold back what could be free: half a second of looks. Bounded, since the
+/// reader may be an unused iterator or snapshot of the very thread that writes. Looks are counted
+/// and no clock is read, since on a machine that was suspended readers made no progress either.
+/// Until a job has run, each caller looks half as often as the one before it, and at least
+/// [`LOOKS`] times.
 pub(super) const LOOKS_HELD: u32 = 100;
-/// The same for callers who asked for the work: nothing that others need waits for them.
+/// The same for callers that asked for the work: nothing that others need waits for them.
 pub(super) const LOOKS_JOBS: u32 = 400;
-/// The same without workers: the attempt after the last job may succeed, and no reader lets go meanwhile.
+/// The same without workers: the attempt after the last job may succeed, and no reader releases
+/// anything meanwhile.
 pub(super) const LOOKS_MANUAL: u32 = 1;
-/// BOUND: how many runs of jobs go by, while no more of the pool becomes free than before, until a caller gives
-/// up.
+/// BOUND: after how many runs of jobs without more free space in the pool a caller gives up.
 pub(super) const TURNOVER_MAX: u64 = 4096;
-/// For how many runs one counts that gave space back, which others took. The rest, as merges, may have to be
-/// many before one can.
+/// A run that freed space, which others took, counts as this many runs. Others, such as merges, may
+/// be many before one can free space.
 pub(in crate::engine) const RELEASE: u64 = 16;
-/// BOUND: the same for waits that have no measure of progress. More than the jobs that compact 64 TiB.
+/// BOUND: the same for waits without a measure of progress. More than the jobs that compact 64 TiB.
 pub(super) const JOBS_MAX: u64 = 1 << 20;
 
-/// BOUND: how often a put has data moved down for room on a disk. Each time, one table at least may be rewritten.
+/// BOUND: how often a put makes data move down for space on a disk. Each time may rewrite only one
+/// table.
 const MOVES_OF_PUT: u32 = 64;
-/// The same for deletes, and for callers who asked for the work: as long as it goes on, room may come back.
+/// The same for deletes, and for callers that asked for the work: as long as it makes progress,
+/// space may become free.
 const MOVES_MAX: u32 = 1 << 12;
-/// BOUND: how many of them deletes have without an edit in between. A refused compaction ends, and a smaller one, or the
-/// rewriting of a table, begins in its place.
+/// BOUND: how many of these deletes may make without an edit in between. A refused compaction ends,
+/// and a smaller one, or a rewrite of a table, begins in its place.
 const MOVES_IN_VAIN_MAX: u32 = 8;
 
-/// Counts the callers that have waited in vain for readers to let go since the last job has run.
+/// Counts the callers that have waited in vain for readers since the last job has run.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct VainWaits {
     count: u32,
-    /// The turnover of jobs then.
+    /// The turnover of jobs at that time.
     turnover: u64,
 }
 
 impl VainWaits {
-    /// Returns how often the next caller looks.
+    /// Returns the number of looks of the next caller.
     pub(super) fn patience(&self, turnover: u64) -> u32 {
         let halvings = match self.turnover == turnover {
             true => self.count,
@@ -61,9 +64,9 @@ impl VainWaits {
     }
 }
 
-/// How one caller's wait has gone.
+/// The state of one caller's wait.
 pub(super) struct Wait {
-    /// A wait counts as a stall of writers if it has come to this.
+    /// The reason of the wait, if it counts as a stall of writers.
     pub(super) stalled: Option<StallReason>,
     pub(super) started: Instant,
     pub(super) is_first: bool,
@@ -71,46 +74,47 @@ pub(super) struct Wait {
     pub(super) refusals: u64,
     /// Looks in vain since something ran.
     pub(super) looks: u32,
-    /// The least that was left to do, and the turnover by then.
+    /// The least work that was left, and the turnover at that time.
     pub(super) least: Option<(u64, u64)>,
     /// Memtables that this caller has made.
     pub(super) spares: u32,
-    /// It has sealed the memtable for the sake of the deletes in it.
+    /// Whether it has sealed the memtable because of its deletes.
     pub(super) has_flushed: bool,
-    /// How many edits jobs had completed when it last had data moved for room on a disk.
+    /// The edits that jobs had completed when it last moved data for space on a disk.
     moved_at: Option<u64>,
-    /// How often it may do so yet, and how often before jobs have completed another edit.
+    /// How often it may still do so, and how often before jobs have completed another edit.
     moves: u32,
     moves_in_vain: u32,
     /// The most runs of jobs without progress that it waits for on a full disk.
     pub(super) turnover_max: u64,
-    /// The caller puts, so it has no right to the reserve.
+    /// Whether the caller puts, and so has no right to the reserve.
     pub(super) is_of_put: bool,
-    /// Lets what is in memory come down on the reserve, until the caller has what it needs.
+    /// Lets drains of memory use the reserve until the caller has what it needs.
     pub(super) drains: Option<WantedDrains>,
 }
 
 /// The decision of a caller after a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Waits for the work that goes on.
+    /// Waits for the work in progress.
     Work,
-    /// Looks again: nothing runs, but readers may let go.
+    /// Looks again: nothing runs, but readers may release views.
     Look,
     /// Gives up: nothing runs or can run.
     Stuck,
-    /// Gives up: jobs run and bring no progress.
+    /// Gives up: jobs run without progress.
     Starved,
 }
 
 impl Wait {
-    /// That of a put, which is refused as soon as a full disk is known to stop background work.
+    /// Returns the wait of a put, which is refused as soon as a full disk is known to stop
+    /// background work.
     pub(super) fn of_put() -> Wait {
         Wait::begin(0, true)
     }
 
-    /// That of deletes, and of callers who asked for background work: they wait until each job was refused once more
-    /// after the refusal number `refusals`.
+    /// Returns the wait of deletes, and of callers that asked for background work: they wait until
+    /// each job was refused once more after the refusal number `refusals`.
     pub(super) fn for_work(refusals: u64) -> Wait {
         Wait::begin(refusals, false)
     }
@@ -138,8 +142,8 @@ impl Wait {
         }
     }
 
-    /// Returns whether it may have data moved for room on a disk, and counts that it does. `edits`: those that jobs have
-    /// completed.
+    /// Returns whether it may move data for space on a disk, and counts the move. `edits`: the
+    /// number that jobs have completed.
     pub(super) fn may_move(&mut self, edits: u64) -> bool {
         if self.moved_at.replace(edits) != Some(edits) {
             self.moves_in_vain = match self.is_of_put {
@@ -155,7 +159,7 @@ impl Wait {
         may
     }
 
-    /// Judges a look: whether nothing runs or can, how much is left, and how far jobs have come.
+    /// Judges a look: whether nothing runs or can run, how much is left, and the turnover of jobs.
     pub(super) fn judge(
         &mut self,
         stuck: bool,

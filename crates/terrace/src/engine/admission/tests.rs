@@ -4,7 +4,7 @@ use super::patience::*;
 use super::*;
 use crate::types::EntryKind;
 
-/// What a caller hears who sees these looks: stuck or not, how much is left, the turnover.
+/// Returns the verdicts of a caller over these looks: stuck or not, how much is left, the turnover.
 fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
     let mut wait = Wait::of_put();
     let looks = looks.into_iter();
@@ -13,8 +13,8 @@ fn verdicts(looks: impl IntoIterator<Item = (bool, u64, u64)>) -> Vec<Verdict> {
         .collect()
 }
 
-/// A caller waits beside other writers for as long as more becomes free, however slowly, and ends
-/// when it does not.
+/// A caller waits alongside other writers while free space grows, however slowly, and gives up when
+/// it does not.
 #[test]
 fn a_wait_ends_where_others_take_what_is_freed() {
     let slowly = (0..20_000u64).map(|n| (false, 1_000_000 - n / TURNOVER_MAX, n));
@@ -25,14 +25,14 @@ fn a_wait_ends_where_others_take_what_is_freed() {
     assert_eq!(ended, Some(TURNOVER_MAX as usize + 1));
 }
 
-/// Work that gives nothing back is waited for: a merge, a long flush.
+/// A caller waits for work that frees nothing yet: a merge, a long flush.
 #[test]
 fn a_wait_does_not_end_while_one_job_works() {
     let works = (0..10_000).map(|_| (false, 5, 3));
     assert!(verdicts(works).iter().all(|v| *v == Verdict::Work));
 }
 
-/// Where nothing can free space the looks are counted, and any work begins the count anew.
+/// If nothing can free space the looks are counted, and any work restarts the count.
 #[test]
 fn a_wait_ends_where_nothing_can_free_space() {
     let mut stuck = vec![(true, 5, 0); LOOKS as usize];
@@ -44,8 +44,8 @@ fn a_wait_ends_where_nothing_can_free_space() {
     assert_eq!(full, Some(heard.len() - 1));
 }
 
-/// Each state of the front leads to one thing that changes it: a memtable is made unless as many are sealed
-/// as may be, or the caller has to leave what is short to others.
+/// Each state of the front leads to one action that changes it: a memtable is made unless the
+/// maximum number is sealed, or the caller has to leave a scarce resource to others.
 #[test]
 fn every_state_has_a_next_step() {
     let (pool, logs) = (Some(Lack::Pool), Some(Lack::Logs));
@@ -78,7 +78,7 @@ fn every_state_has_a_next_step() {
     let deletes = all[2];
     assert_eq!(next(0, 2, pool, deletes), Next::MakeSpare);
     assert_eq!(next(1, 2, logs, deletes), Next::AwaitLogs);
-    // On a full disk they are how room comes back.
+    // On a full disk deletes free space.
     let deletes = rights(Need::Memtable(&delete), true);
     assert_eq!(next(2, 2, logs, deletes), Next::MakeSpare);
     assert_eq!(next(3, 2, None, deletes), Next::AwaitFlush);

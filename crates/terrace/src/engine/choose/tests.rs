@@ -153,7 +153,7 @@ fn the_rest_follows_need() {
     }
 }
 
-/// A thread that only compacts looks for nothing else, and leaves the turn of merges as it is.
+/// A thread that only compacts looks for nothing else, and does not change the turn of merges.
 #[test]
 fn one_thread_only_compacts() {
     for merged_first in [false, true] {
@@ -180,8 +180,8 @@ fn what_presses_more_comes_first() {
     }
 }
 
-/// Writers do not stop for a full pool while drains could go on: those come first until the bottom takes
-/// nothing more.
+/// A full pool does not stop writers while drains can run: those come first until the bottom takes
+/// no more data.
 #[test]
 fn a_full_pool_is_drained_until_the_bottom_stops() {
     let comes_first = |pressing, bottom| preferred(Urgency::Space, pressing, Some(bottom));
@@ -200,7 +200,7 @@ fn a_full_pool_is_drained_until_the_bottom_stops() {
     assert_eq!(comes_first(0.9, nearness(4.0, 1.0, false)), Some(Compact));
 }
 
-/// Beside a thread that compacts, drains go on while writers are slowed for their sake and not yet for that of
+/// Alongside a thread that compacts, drains run while writers are slowed for drains but not yet for
 /// the bottom; then both work on the bottom.
 #[test]
 fn drains_go_on_beside_compactions() {

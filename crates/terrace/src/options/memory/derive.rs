@@ -1,14 +1,14 @@
-//! This file is the sizes that follow from a budget.
+//! The sizes that follow from a memory budget.
 
 use super::limits::{Limits, job_sizes};
 use super::{CACHE_BYTES_BESIDE, CACHE_INDEX_ONE_IN, Sizes, plan};
 use crate::options::{FrontOptions, LeveledOptions, Options};
 
 const KIB: u64 = 1 << 10;
-/// The smallest table file; below it files are more names than data.
+/// The smallest table file; with smaller ones, names would outweigh data.
 const TABLE_BYTES_MIN: u64 = 256 * KIB;
 
-/// The largest power of two that is no larger.
+/// Returns the largest power of two that is no larger.
 fn floor(bytes: u64) -> u64 {
     match bytes {
         0 => 0,
@@ -28,7 +28,8 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
         .unwrap_or(level1)
         .max(leveled.table_bytes);
     leveled.debt_stop_bytes = leveled.debt_stop_bytes.max(leveled.level1_bytes);
-    // What does not depend on the sizes below is taken off first: they are as small as can be here.
+    // The parts that do not depend on the sizes below are subtracted first: those sizes are minimal
+    // here.
     options.bottom.extent_bytes = 16 * KIB;
     options.buffer.table_bytes_max = Some(0);
     options.front.memtable_bytes = 0;
@@ -44,9 +45,9 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
     let memtable = match (in_memory, buffered) {
         // A sixteenth of the pool, which gets more than half of what is left.
         (true, true) => left / 32,
-        // The pool is memtables, and gets less than half.
+        // The pool consists of memtables, and gets less than half.
         (true, false) => left / 32,
-        // Arenas of all memtables; beside a cache a third.
+        // Arenas of all memtables; a third if there is a cache.
         (false, _) if files => left / 3 / memtables,
         (false, _) => left * 4 / 5 / memtables,
     };
@@ -65,7 +66,7 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
     let of_memtables = limits.arenas_bytes
         + limits.shortcuts_bytes
         + limits.late_bytes_of_all(options)
-        // Which was counted for memtables of no size.
+        // This was counted for memtables of size zero.
         - memtables_of_no_size(options, budget);
     let left = left.saturating_sub(of_memtables);
     let for_cache = |bytes: u64| (bytes - bytes / (CACHE_INDEX_ONE_IN + 1)) & !(4 * KIB - 1);
@@ -74,7 +75,7 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
             (Some(pool), _) => pool,
             (None, Some(cache)) if files => left.saturating_sub(cache + cache / CACHE_INDEX_ONE_IN),
             (None, _) if !files => left,
-            // Memtables and nothing else, and as much again as readers may hold.
+            // Only memtables, and as much again that readers may hold.
             (None, _) if !buffered => options.pool_bytes_min() + 2 * options.front.memtable_bytes,
             (None, _) => left * 5 / 8,
         };
@@ -99,7 +100,7 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
     options.buffer.table_bytes_max = Some(table_max);
 }
 
-/// Search structures of memtables without a size, which `plan` has counted.
+/// Returns the search structures of memtables of size zero, which `plan` has counted.
 fn memtables_of_no_size(options: &Options, budget: u64) -> u64 {
     let mut none = options.clone();
     none.front.memtable_bytes = 0;
@@ -107,7 +108,7 @@ fn memtables_of_no_size(options: &Options, budget: u64) -> u64 {
     limits.arenas_bytes + limits.shortcuts_bytes + limits.late_bytes_of_all(&none)
 }
 
-/// Sets the cache, and how many files may be open for what they may hold of it.
+/// Sets the cache, and how many files may be open given the part of it that they may hold.
 fn leveled_cache(options: &mut Options, cache_bytes: u64) {
     let leveled = &mut options.bottom.leveled;
     leveled.cache_bytes = cache_bytes;

@@ -1,4 +1,4 @@
-//! This file is the limits that a budget for memory sets to what has no option of its own.
+//! The limits that a memory budget sets for parts without an option.
 
 use super::super::Options;
 use crate::types::Compression;
@@ -8,26 +8,26 @@ const MIB: u64 = 1 << 20;
 
 /// The smallest node of a skip list: its header, one link, a short key.
 const NODE_BYTES_MIN: u64 = 40;
-/// What an open table and the index blocks under a cursor take, beside entries.
+/// The memory of an open table and of the index blocks under a cursor, in addition to entries.
 const CURSOR_INDEX_BYTES: u64 = 80 * KIB;
-/// What a table writer takes beside entries, keys and its buffer.
+/// The memory of a table writer in addition to entries, keys and its buffer.
 const WRITER_BESIDE_BYTES: u64 = 64 * KIB;
-/// What Zstandard takes for compressing.
+/// The memory that Zstandard needs to compress.
 const ZSTD_BYTES: u64 = 2 * MIB;
-/// What a reclaim remembers of each node that it moves.
+/// The memory that a reclaim needs for each node that it moves.
 const MOVED_BYTES: u64 = 40;
 /// A redo slot in DRAM.
 const REDO_BYTES: u64 = 64 * KIB;
-/// Fewer runs than this at one time, and level 0 would never be done.
+/// With fewer runs at a time, level 0 would never be finished.
 const RUNS_MIN: u64 = 4;
-/// More at one time saves little: writers are slowed from a dozen on.
+/// More runs at a time save little: writers are slowed from a dozen on.
 const RUNS_MAX: u64 = 16;
 const JOBS_MAX: u64 = 64;
-/// Tables of the buffer that may still know the keys written into deleted ranges, beside memtables.
+/// Tables of the buffer that may still store the keys written into deleted ranges, in addition to
+/// memtables.
 const LATE_TABLES: u64 = 32;
 
-/// What parts of the store may take that have no option. [`Limits::none`] is what holds without a
-/// budget.
+/// The limits of parts of the store without an option. [`Limits::none`] applies without a budget.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     /// Whether there is a budget.
@@ -36,20 +36,20 @@ pub(crate) struct Limits {
     pub(crate) entry_bytes: u64,
     /// Range deletes of one batch.
     pub(crate) batch_ranges: u64,
-    /// What a thread keeps of a batch for the next write.
+    /// The bytes of a batch that a thread keeps for its next write.
     pub(crate) kept_batch_bytes: usize,
-    /// Merges, drains, reclaims and compactions at one time.
+    /// The number of concurrent merges, drains, reclaims and compactions.
     pub(crate) jobs: usize,
     /// Runs of level 0 in one compaction.
     pub(crate) runs: usize,
-    /// Read at once from each table by a compaction, and by a scan.
+    /// Bytes read at once from each table by a compaction, and by a scan.
     pub(crate) job_ahead_bytes: usize,
     pub(crate) scan_ahead_bytes: usize,
     /// One write to a table file.
     pub(crate) write_bytes: usize,
-    /// What a writer of a table knows of its keys and blocks.
+    /// The memory of a table writer for its keys and blocks.
     pub(crate) keys_bytes: u64,
-    /// Logs that are replayed at one time.
+    /// The number of logs that are replayed concurrently.
     pub(crate) replays: usize,
     /// Entries of one table of an ingest into the buffer.
     pub(crate) ingest_bytes: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Limits {
     pub(crate) shortcuts_bytes: u64,
     /// Keys written into deleted ranges, of one memtable.
     pub(crate) late_bytes: u64,
-    /// What open tables hold, and their filters, of the block cache.
+    /// The part of the block cache that open tables and their filters hold.
     pub(crate) held_bytes: u64,
     pub(crate) iterators_bytes: u64,
     pub(crate) reads_bytes: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The limits of a database with these options.
+    /// Returns the limits of a database with these options.
     pub(crate) fn of(options: &Options) -> Limits {
         match options.memory_bytes {
             Some(budget) => Limits::within(options, budget),
@@ -81,7 +81,7 @@ impl Limits {
         }
     }
 
-    /// What holds without a budget.
+    /// Returns the limits without a budget.
     pub(crate) fn none() -> Limits {
         Limits {
             are_set: false,
@@ -111,7 +111,7 @@ impl Limits {
         }
     }
 
-    /// The limits within a budget.
+    /// Returns the limits within a budget.
     pub(super) fn within(options: &Options, budget: u64) -> Limits {
         let entry = (budget / 512).clamp(64 * KIB, 16 * MIB);
         let memtable = options.front.memtable_bytes;
@@ -119,7 +119,7 @@ impl Limits {
         let memtables = options.memtables_max();
         let arenas = match options.pool_is_memory() {
             true => 0,
-            // Arenas come in whole pages.
+            // Arenas consist of whole pages.
             false => memtables.saturating_mul(memtable.saturating_add(4 * KIB)),
         };
         Limits {
@@ -151,12 +151,14 @@ impl Limits {
         }
     }
 
-    /// Of the reads in progress, those of data: the rest is for index blocks and filters.
+    /// Returns the part of the reads in progress that is for data: the rest is for index blocks and
+    /// filters.
     pub(crate) fn data_reads_bytes(&self) -> u64 {
         self.reads_bytes / 4 * 3
     }
 
-    /// Point reads of one table that may be answered together: their blocks are held until all are.
+    /// Returns how many point reads of one table may be answered together: their blocks are held
+    /// until all are answered.
     pub(crate) fn reads_at_once(&self) -> usize {
         match self.are_set {
             true => (self.data_reads_bytes() / self.entry_bytes)
@@ -166,14 +168,14 @@ impl Limits {
         }
     }
 
-    /// What keys written into deleted ranges take, of all tables that know them.
+    /// Returns the memory of the keys written into deleted ranges, in all tables that store them.
     pub(super) fn late_bytes_of_all(&self, options: &Options) -> u64 {
         let tables = options.memtables_max() + LATE_TABLES;
         tables.saturating_mul(self.late_bytes)
     }
 }
 
-/// What background jobs may take, and how many there may be.
+/// The memory and the number of background jobs.
 struct JobLimits {
     count: u64,
     runs: u64,
@@ -192,8 +194,8 @@ impl JobLimits {
         let write = (budget / 256).clamp(64 * KIB, MIB);
         let keys = (budget / 64).clamp(256 * KIB, 64 * MIB);
         let files = options.design_of_new().keeps_table_files();
-        // The filter of a merged table, and what a reclaim knows of an extent, take what a writer's keys
-        // would take; tables and extents that are larger take more.
+        // The filter of a merged table, and a reclaim's data about an extent, take what a writer's
+        // keys would take; larger tables and extents take more.
         let filter = |bytes: u64| {
             let bits = u64::from(options.buffer.filter_bits_per_key);
             (bytes / NODE_BYTES_MIN).saturating_mul(bits) / 8
@@ -217,13 +219,13 @@ impl JobLimits {
         let zstd = [leveled.compression, leveled.compression_upper].contains(&Compression::Zstd);
         let writer = match files {
             true => {
-                // A block and its keys while they grow, compressed, and what compresses.
+                // A block and its keys while they grow, the compressed block, and the compressor.
                 let packer = if zstd { ZSTD_BYTES } else { 0 };
                 write + known + 7 * block + WRITER_BESIDE_BYTES + packer
             }
             false => known + 4 * entry + REDO_BYTES,
         };
-        // Beside the other jobs: one flush, one ingest.
+        // In addition to the other jobs: one flush, one ingest.
         let beside = 2 * writer;
         // Without threads jobs take turns.
         let workers = options.worker_count().unwrap_or(2);
@@ -233,7 +235,8 @@ impl JobLimits {
         };
         let left = share.saturating_sub(beside);
         let affordable = left / (writer + inputs(RUNS_MIN));
-        // One more than there are threads: a compaction that has given way to a drain keeps its memory.
+        // One more than the number of threads: a compaction that has given way to a drain keeps its
+        // memory.
         let count = affordable.clamp(1, (workers as u64 + 1).clamp(2, JOBS_MAX));
         let each = (left / count).saturating_sub(writer + 2 * block);
         let runs = each / (block + CURSOR_INDEX_BYTES + ahead);
@@ -249,7 +252,7 @@ impl JobLimits {
         }
     }
 
-    /// The largest table of the buffer whose filter takes no more than `keys`.
+    /// Returns the largest table of the buffer whose filter takes no more than `keys`.
     fn table_bytes_for(keys: u64, bits: u32) -> u64 {
         match bits {
             0 => u64::MAX,
@@ -258,8 +261,8 @@ impl JobLimits {
     }
 }
 
-/// Sizes of tables and extents for which jobs need no more memory than for others: of tables in the
-/// buffer, and of extents of the repository.
+/// Returns the sizes of tables in the buffer and of extents of the repository up to which jobs need
+/// no more memory than for others.
 pub(super) fn job_sizes(options: &Options, budget: u64) -> (u64, u64) {
     let keys = (budget / 64).clamp(256 * KIB, 64 * MIB);
     let tables = JobLimits::table_bytes_for(keys, options.buffer.filter_bits_per_key);

@@ -1,8 +1,8 @@
-//! One budget for all memory of an open database: what each part takes at worst, and what is left for
-//! the others.
+//! One memory budget for an open database: the maximum of each part, and what is left for the
+//! others.
 //!
-//! Everything here is a function of the options. What bounds the parts while the database runs is in
-//! `parts/memory.rs` and at each of them; docs/memory.md has the list.
+//! Everything here is a function of the options. The limits of the parts at run time are in
+//! `parts/memory.rs` and in each part; docs/memory.md lists them.
 //!
 //! Invariants
 //!   M1  With `memory_bytes` set, the parts of [`Options::memory_plan`] add up to no more, or the
@@ -29,10 +29,11 @@ pub(crate) const WRITES: &str = "writes in progress";
 pub(crate) const RANGES: &str = "deleted ranges";
 pub(crate) const REST: &str = "everything else";
 
-/// The smallest budget: below it a key of 64 KiB would find no place in all parts at once.
+/// The smallest budget: a smaller one would have no room for a key of 64 KiB in all parts at once.
 pub(crate) const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
-/// Sizes that the caller of [`Options::within`] chooses; those that are `None` follow from the budget.
+/// Sizes that the caller of [`Options::within`] chooses; those that are `None` follow from the
+/// budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sizes {
     /// [`PoolOptions::size_bytes`](super::PoolOptions::size_bytes).
@@ -47,21 +48,21 @@ pub struct Sizes {
     pub level1_bytes: Option<u64>,
 }
 
-/// What one part of an open database takes of the memory at worst.
+/// The maximum memory of one part of an open database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPart {
-    /// The part, in words.
+    /// The name of the part.
     pub name: &'static str,
-    /// The most that it takes, in bytes.
+    /// The maximum in bytes.
     pub bytes: u64,
-    /// What makes it larger or smaller.
+    /// The option that determines it.
     pub follows: &'static str,
 }
 
 impl Options {
-    /// These options, with a budget for memory and with sizes that keep within it, whatever the options
-    /// had before; those that are `chosen` are taken as they are. Design, pool, threads and filters
-    /// shape the result, so set them first. What is changed afterwards is checked against the budget
+    /// Returns these options, with a memory budget and with sizes that fit it, whatever their
+    /// previous sizes; those that are `chosen` are used as they are. Design, pool, threads and
+    /// filters affect the result, so set them first. Later changes are checked against the budget
     /// when the database is opened.
     ///
     /// ```
@@ -79,7 +80,7 @@ impl Options {
         self
     }
 
-    /// What each part of a database with these options takes of the memory at worst; empty without
+    /// Returns the maximum memory of each part of a database with these options; empty without
     /// [`Options::memory_bytes`], since several parts have no limit then.
     pub fn memory_plan(&self) -> Vec<MemoryPart> {
         match self.memory_bytes {
@@ -88,12 +89,13 @@ impl Options {
         }
     }
 
-    /// The parts that memory goes to, with or without a budget; what they take is right only with one.
+    /// Returns the parts that use memory, with or without a budget; their bytes are right only with
+    /// one.
     pub(crate) fn parts_of_memory(&self) -> Vec<MemoryPart> {
         plan(self, self.memory_bytes.unwrap_or(MEMORY_BYTES_MIN))
     }
 
-    /// What is wrong with the budget, if anything.
+    /// Returns the problem with the budget, if there is one.
     pub(super) fn memory_problem(&self) -> Option<String> {
         let budget = self.memory_bytes?;
         if budget < MEMORY_BYTES_MIN {
@@ -127,30 +129,30 @@ impl Options {
         ))
     }
 
-    /// Whether the pool is memory.
+    /// Returns whether the pool is in memory.
     pub(crate) fn pool_is_memory(&self) -> bool {
         self.pool.path.is_none()
     }
 
-    /// How many memtables may be in memory: the active one, the spare, those that wait for their flush,
-    /// and as many that readers of older views hold.
+    /// Returns how many memtables may be in memory: the active one, the spare, those that wait for
+    /// their flush, and as many that readers of older views hold.
     pub(crate) fn memtables_max(&self) -> u64 {
         2 * (self.front.sealed_count_max as u64 + 2)
     }
 }
 
-/// Bytes for what the block cache needs to find blocks, for each byte of blocks.
+/// The block cache needs one byte for its index for this many bytes of blocks.
 const CACHE_INDEX_ONE_IN: u64 = 8;
 const CACHE_BYTES_BESIDE: u64 = 256 << 10;
 
-/// What the cache takes with all that belongs to it.
+/// Returns the memory of the cache including its index.
 fn cache_with_index(cache_bytes: u64) -> u64 {
     cache_bytes
         .saturating_add(cache_bytes / CACHE_INDEX_ONE_IN)
         .saturating_add(CACHE_BYTES_BESIDE)
 }
 
-/// The parts, none of them empty.
+/// Returns the parts, all of them non-empty.
 fn plan(options: &Options, budget: u64) -> Vec<MemoryPart> {
     let limits = Limits::within(options, budget);
     let memtable = options.front.memtable_bytes;
@@ -217,8 +219,8 @@ mod tests {
         options.memory_plan().iter().map(|part| part.bytes).sum()
     }
 
-    /// Whatever the design, the medium and the threads: the sizes that follow from a budget keep within
-    /// it, use most of it, and are valid.
+    /// For any design, medium and number of threads, the sizes that follow from a budget fit it,
+    /// use most of it, and are valid.
     #[test]
     fn derived_sizes_keep_within_the_budget_and_use_it() {
         for shape in shapes() {
@@ -231,7 +233,7 @@ mod tests {
                     panic!("{budget}: {e}\n{options:#?}");
                 }
                 assert!(sum(&options) <= budget);
-                // A memtable has a largest size, so a design without a cache stops growing.
+                // A memtable has a maximum size, so a design without a cache stops growing.
                 let grows = options.pool_is_memory() || options.design_of_new().keeps_table_files();
                 if grows {
                     assert!(
@@ -292,7 +294,7 @@ mod tests {
         }
     }
 
-    /// Sizes that cannot fit are refused with what takes what, and what to lower.
+    /// Sizes that cannot fit are refused, with the share of each part and the option to lower.
     #[test]
     fn sizes_that_do_not_fit_are_refused() {
         let mut options = Options::default().within(64 * MIB, Sizes::default());
