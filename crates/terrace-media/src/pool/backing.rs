@@ -5,6 +5,8 @@ use super::error::PoolError;
 use super::faults::PoolFaults;
 use super::layout::{HEADER_BYTES, MAGIC};
 use super::medium::{self, MediumChoice};
+use super::prepared;
+use super::refusal::printable;
 use crate::fs::FileSystem;
 use crate::fs::lock::{self, Locked};
 use crate::fs::os::OsFs;
@@ -288,6 +290,7 @@ pub(crate) fn create(
         let file = open_locked(path, false, faults)?;
         return open_file(file, path, cap, choice, true, faults);
     }
+    let path = &prepared::target(path).map_err(io_error(path, "follow"))?;
     let nascent = nascent(path);
     let file = open_locked(&nascent, true, faults)?;
     // The previous owner of the lock may have renamed this very file to its final name.
@@ -308,6 +311,7 @@ pub(crate) fn create(
     }
     injected(faults, path, "empty")?;
     file.set_len(0).map_err(io_error(path, "empty"))?;
+    prepared::replace(path, &file)?;
     open_file(file, path, cap, choice, false, faults).inspect_err(|_| {
         let _ = std::fs::remove_file(&nascent);
     })
@@ -327,14 +331,6 @@ fn refuse_existing(path: &Path) -> PoolError {
         },
         Err(e) => io_error(path, "read")(e),
     }
-}
-
-/// Formats bytes for a message.
-pub(crate) fn printable(bytes: &[u8]) -> String {
-    if bytes.iter().all(|b| *b == 0) {
-        return "zero bytes".to_owned();
-    }
-    format!("\"{}\"", bytes.escape_ascii())
 }
 
 /// Opens the backing of an existing pool, without changing it if `private`.

@@ -20,6 +20,7 @@ pub(crate) mod faults;
 mod header;
 mod layout;
 mod medium;
+mod prepared;
 mod refusal;
 mod space;
 mod span;

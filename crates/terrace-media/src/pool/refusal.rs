@@ -1,8 +1,9 @@
 //! Refusals: the errors for a pool that cannot be opened.
 
+use super::error::PoolError;
 use super::layout::{self, FORMAT};
 use super::superblock::{NoSuperblock, Superblock};
-use super::{PoolConfig, PoolError, backing, first_extent};
+use super::{PoolConfig, first_extent};
 use std::path::Path;
 
 /// Returns the error for a backing without a superblock.
@@ -11,11 +12,11 @@ pub(super) fn refuse(path: &Path, why: NoSuperblock) -> PoolError {
     match why {
         NoSuperblock::Empty => PoolError::Foreign {
             path,
-            found: backing::printable(&[0]),
+            found: printable(&[0]),
         },
         NoSuperblock::Foreign(found) => PoolError::Foreign {
             path,
-            found: backing::printable(&found),
+            found: printable(&found),
         },
         NoSuperblock::Newer(format) => PoolError::Newer {
             path,
@@ -88,4 +89,12 @@ pub(super) fn check(
         )));
     }
     Ok(())
+}
+
+/// Formats bytes for a message.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    if bytes.iter().all(|b| *b == 0) {
+        return "zero bytes, and only an empty file is taken; truncate it".to_owned();
+    }
+    format!("\"{}\"", bytes.escape_ascii())
 }

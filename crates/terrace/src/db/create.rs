@@ -22,7 +22,9 @@ use std::sync::Arc;
 
 use terrace_media::{FileSystem, OpenMode, Pool, PoolError, PoolHeader};
 
-use super::open::{CREATED_ROOT, DbBuilder, LOCK, MANIFEST_BYTES, Made, REDO_ROOTS, uuid_text};
+use super::open::{
+    CREATED_ROOT, DbBuilder, LOCK, MANIFEST_BYTES, Made, MadePool, REDO_ROOTS, uuid_text,
+};
 use super::{Db, RecoveryReport};
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -57,6 +59,16 @@ impl Mark {
         let (db, pool) = (DbId::parse(db)?, DbId::parse(pool)?);
         Some(Mark { db, pool })
     }
+}
+
+/// Empties a file of the operating system. Returns false if that fails, or if it is a device.
+fn empty_file(path: &Path) -> bool {
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    let emptied = file.and_then(|file| match file.metadata()?.is_file() {
+        true => file.set_len(0).map(|()| true),
+        false => Ok(false),
+    });
+    emptied.unwrap_or(false)
 }
 
 /// Returns the names in a directory, or none if it does not exist.
@@ -271,8 +283,10 @@ impl DbBuilder {
             None => options.pool.path.as_ref().map(|at| self.path.join(at)),
             Some(_) => None,
         };
-        // A pool that existed before stays.
-        let pool = at.filter(|at| matches!(self.fs.exists(at), Ok(false)));
+        let pool = at.map(|path| MadePool {
+            is_prepared: path.symlink_metadata().is_ok(),
+            path,
+        });
         let made = made.insert(Made {
             db: mark.db,
             pool: None,
@@ -391,9 +405,23 @@ impl DbBuilder {
     /// CRASH: the mark goes last, so the next open removes the rest.
     pub(super) fn take_back(&self, made: &Made) {
         let is_whole = self.fs.exists(&self.path.join(OPTIONS)).unwrap_or(true);
-        if !is_whole && !made.resumed {
-            self.remove_parts(made.db, made.pool.clone());
+        if is_whole || made.resumed {
+            return;
         }
+        let pool = match &made.pool {
+            Some(MadePool {
+                path,
+                is_prepared: true,
+            }) => {
+                // With the mark, the next creation takes a pool that cannot be emptied.
+                if !empty_file(path) {
+                    return;
+                }
+                None
+            }
+            made => made.as_ref().map(|made| made.path.clone()),
+        };
+        self.remove_parts(made.db, pool);
     }
 
     /// Removes from the directory what provably belongs to the database `db`, OPTIONS first, the

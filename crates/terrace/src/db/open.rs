@@ -56,11 +56,17 @@ pub struct DbBuilder {
     told: Every,
 }
 
+/// The file of a pool that a creation has made.
+pub(super) struct MadePool {
+    pub(super) path: PathBuf,
+    /// Whether the user had prepared an empty file, a link or a device there.
+    pub(super) is_prepared: bool,
+}
+
 /// The parts that a creation in progress has made.
 pub(super) struct Made {
     pub(super) db: DbId,
-    /// The file of its pool, if that is new.
-    pub(super) pool: Option<PathBuf>,
+    pub(super) pool: Option<MadePool>,
     /// Whether an earlier creation has left parts.
     pub(super) resumed: bool,
 }

@@ -306,13 +306,16 @@ fn full_pools_open_again_and_again() {
 #[test]
 fn a_creation_without_room_is_taken_back() {
     for design in Design::ALL {
-        for in_pool in [true, false] {
+        for pool in ["new", "prepared", "none"] {
             let folder = scratch().unwrap();
             let (place, quota, _) = on_a_disk_of(0, folder.path());
             let mut options = in_a_pool(design, folder.path());
             options.front.memtable_bytes = 256 << 10;
-            if !in_pool {
-                options.pool.path = None;
+            let path = folder.path().join("pool");
+            match pool {
+                "prepared" => std::fs::write(&path, "").unwrap(),
+                "none" => options.pool.path = None,
+                _ => {}
             }
             for room in [0, 4096, 16 << 10] {
                 quota.set_room(room);
@@ -325,7 +328,8 @@ fn a_creation_without_room_is_taken_back() {
                 assert!(!text.contains("delete"), "nothing is there yet: {text}");
                 let names: Vec<_> = std::fs::read_dir(&place.folder).unwrap().collect();
                 assert_eq!(names.len(), 1, "{design}: more than LOCK: {names:?}");
-                assert!(!folder.path().join("pool").exists(), "{design}");
+                let left = path.metadata().map(|meta| meta.len()).ok();
+                assert_eq!(left, (pool == "prepared").then_some(0), "{design}");
             }
             quota.set_room(16 << 20);
             let db = place.open(&options).unwrap();

@@ -7,7 +7,6 @@
 mod buffer_only;
 mod checkpoint;
 mod compaction;
-mod copies;
 mod crash;
 mod damage;
 mod devices;
@@ -35,6 +34,7 @@ mod moments;
 mod options;
 mod persist_count;
 mod pieces;
+mod pools;
 mod ranges;
 mod read_only;
 mod refusals;

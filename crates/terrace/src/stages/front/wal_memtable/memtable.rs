@@ -194,8 +194,8 @@ pub(super) enum Admits {
     All,
     /// Batches that only delete: its log is on the reserve, which puts must not take.
     Deletes,
-    /// Batches that delete more than single keys: it has taken the last pieces of the pool, and
-    /// each opening would take more for the entries that it replays.
+    /// Batches that delete more than single keys, and others that delete while the pool has pieces
+    /// for the next opening: each opening takes more of them for the entries that it replays.
     Ranges,
 }
 

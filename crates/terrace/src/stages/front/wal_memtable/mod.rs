@@ -236,7 +236,8 @@ impl Front for WalMemtable {
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
         let bytes = Memtable::node_bytes(batch, first);
-        if !memtable.takes(batch) || memtable.bump.remaining() < bytes as u64 {
+        let takes = memtable.takes(batch) || self.admits_deletes(&memtable, batch);
+        if !takes || memtable.bump.remaining() < bytes as u64 {
             return Ok(Written::NeedsRoom(memtable.id));
         }
         let log = memtable.log.as_deref().filter(|_| logged);

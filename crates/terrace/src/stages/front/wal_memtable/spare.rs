@@ -66,6 +66,12 @@ impl WalMemtable {
 }
 
 impl WalMemtable {
+    /// Returns whether a memtable in the last pieces of the pool takes a batch of single deletes,
+    /// which it does if the space of the next opening can be held.
+    pub(super) fn admits_deletes(&self, memtable: &Memtable, batch: &Batch) -> bool {
+        memtable.admits == Admits::Ranges && batch.only_deletes() && self.hold_for_next_opening()
+    }
+
     /// Holds the space of the first memtable of the next opening. Returns false if the pool has
     /// none, so that a memtable that took the last pieces could keep the database from being opened
     /// again.
@@ -356,7 +362,7 @@ fn memtable_of(
     memtable.log = Some(log);
     memtable.logs.push(id);
     memtable.admits = match size.on_reserve {
-        _ if size.table <= LEAST_BYTES && !in_place => Admits::Ranges,
+        _ if is_small && size.table <= LEAST_BYTES && !in_place => Admits::Ranges,
         Some(_) => Admits::Deletes,
         None => Admits::All,
     };

@@ -1,4 +1,4 @@
-//! Copies of a database's directory, made with tools of the system, with the pool outside it.
+//! Pools outside the directory: copies made with tools of the system, and prepared files.
 
 use std::path::Path;
 
@@ -92,5 +92,51 @@ fn the_first_of_two_folders_keeps_the_pool() {
             assert_eq!(write(&place("again"), "d"), 4);
             refused(&place(second), &options);
         }
+    }
+}
+
+/// An empty file that was prepared for the pool keeps its place and its permissions, also behind
+/// symbolic links, whether or not their target exists.
+#[test]
+fn prepared_pools_stay_where_they_are() {
+    use std::os::unix::fs::PermissionsExt;
+    for design in Design::ALL {
+        let place = scratch().unwrap();
+        let path = |name: &str| place.path().join(name);
+        std::fs::create_dir(path("elsewhere")).unwrap();
+        let open = |folder: &str, pool: &str| {
+            let mut options = settings::small_of(design, Medium::Mapped);
+            options.pool.path = Some(path(pool));
+            Db::open(path(folder), options)
+        };
+        std::fs::write(path("plain"), "").unwrap();
+        let mode = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(path("plain"), mode.clone()).unwrap();
+        std::fs::write(path("elsewhere/real"), "").unwrap();
+        std::os::unix::fs::symlink("elsewhere/real", path("link")).unwrap();
+        std::os::unix::fs::symlink("link", path("link of link")).unwrap();
+        std::os::unix::fs::symlink("elsewhere/new", path("dangling")).unwrap();
+        for (n, pool) in ["plain", "link of link", "dangling"].iter().enumerate() {
+            let folder = format!("db{n}");
+            let db = open(&folder, pool).unwrap();
+            db.put("key", "value").unwrap();
+            db.close().unwrap();
+            let db = open(&folder, pool).unwrap();
+            assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
+        }
+        let found = path("plain").metadata().unwrap().permissions();
+        assert_eq!(found.mode() & 0o777, mode.mode());
+        for link in ["link", "link of link", "dangling"] {
+            assert!(path(link).is_symlink(), "{design}: {link}");
+        }
+        for file in ["elsewhere/real", "elsewhere/new"] {
+            assert!(path(file).metadata().unwrap().len() > 0, "{design}: {file}");
+        }
+        std::fs::write(path("one"), "").unwrap();
+        std::fs::hard_link(path("one"), path("other")).unwrap();
+        let e = open("db", "one").map(drop).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Invalid, "{design}: {e}");
+        std::fs::remove_file(path("other")).unwrap();
+        open("db", "one").unwrap().close().unwrap();
     }
 }
