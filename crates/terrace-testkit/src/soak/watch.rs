@@ -304,7 +304,7 @@ impl Bounds {
         self.before.anonymous + 2 * self.options.memory_bytes.unwrap_or(0) * 11 / 10 + 64 * MIB
     }
 
-    /// The limit of table files: two and a half times the data (docs/designs.md), data that
+    /// The limit of table files: two and a half times the data (docs/operations.md), data that
     /// snapshots pin, and runs and compactions in progress.
     fn tables(&self, live: u64, pinned: u64) -> u64 {
         let leveled = &self.options.bottom.leveled;

@@ -437,7 +437,7 @@ fn totals_outlive_a_reopen() {
     }
 }
 
-/// Long overwriting keeps the files within the bound of docs/designs.md, in any order of the
+/// Long overwriting keeps the files within the bound of docs/operations.md, in any order of the
 /// background steps, and no write is refused or waits for more than their steps.
 #[test]
 fn overwriting_for_long_keeps_the_files_bounded() {
