@@ -93,6 +93,28 @@ fn edited_options_are_refused() {
     assert_fails(&refused, 1, "restore it from a copy of the database");
 }
 
+/// A pool size alone is enough: memtables and extents follow it. A database that has a pool is not
+/// opened as one without.
+#[test]
+fn sizes_follow_that_of_the_pool() {
+    let place = Place::new();
+    let run = |arguments: &str| {
+        let mut command = terrace();
+        command.arg("put").arg(place.db()).args(["key", "value"]);
+        command
+            .args(arguments.split(' '))
+            .output()
+            .expect("it runs")
+    };
+    let made = run("--pool-size 8MiB");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let shown = plain(&place, "stat --json").stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&shown).expect("JSON");
+    assert_eq!(shown["options"]["memtable_bytes"], 256 << 10);
+    assert_eq!(shown["options"]["extent_bytes"], 256 << 10);
+    assert_fails(&run("--pool none"), 2, "has the pool");
+}
+
 /// Without a pool, a database consists of its directory alone, and every command works on it
 /// without naming that again, including checkpoint, compaction and read-only commands.
 #[test]
