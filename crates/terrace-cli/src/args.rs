@@ -179,7 +179,7 @@ pub(crate) struct StoreArgs {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Print the value of a key; exit with 1 if there is none.
+    /// Print the value of a key; exit with 1 if the key does not exist.
     Get(GetArgs),
     /// Write a key and its value.
     Put(PutArgs),

@@ -111,10 +111,6 @@ fn options(stored: Option<Options>, args: &StoreArgs) -> Options {
     options
 }
 
-/// Where only the size of a pool is given, memtables and extents are at most one part in so many of it.
-const POOL_PIECES: u64 = 32;
-const PAGE_BYTES: u64 = 4096;
-
 /// Sets every option that the user gave.
 pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     fn set<T>(option: &mut T, given: Option<impl Into<T>>) {
@@ -126,7 +122,9 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     set(&mut options.design, args.design);
     set(&mut options.durability, args.durability);
     set(&mut options.pool.path, args.pool.as_ref().map(pool_path));
-    set(&mut options.pool.size_bytes, args.pool_size);
+    if let Some(bytes) = args.pool_size {
+        *options = std::mem::take(options).with_pool_bytes(bytes);
+    }
     set(&mut options.pool.medium, args.medium);
     set(&mut options.pool.prefault, args.prefault);
     let slows = |e: &Emulation| e.write_gbps > 0.0 || e.write_latency_ns > 0;
@@ -143,14 +141,6 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     let direct = args.direct_io.map(|direct| direct.reads_and_writes());
     set(&mut leveled.direct_reads, direct.map(|(reads, _)| reads));
     set(&mut leveled.direct_writes, direct.map(|(_, writes)| writes));
-    if let (Some(pool), None) = (args.pool_size, args.memory) {
-        // The default ones may be larger than all of a small pool.
-        let most = (pool / POOL_PIECES / PAGE_BYTES * PAGE_BYTES).max(64 << 10);
-        if args.memtable_size.is_none() {
-            options.front.memtable_bytes = options.front.memtable_bytes.min(most);
-        }
-        options.bottom.extent_bytes = options.bottom.extent_bytes.min(most);
-    }
     if let Some(memory) = args.memory {
         let chosen = Sizes {
             pool_bytes: args.pool_size,

@@ -229,6 +229,22 @@ impl From<PoolError> for Error {
 mod tests {
     use super::*;
 
+    /// The error of a new database does not advise to delete from it.
+    #[test]
+    fn a_new_database_has_nothing_to_delete() {
+        let (wanted, free, cap) = (2, 1, 3);
+        let pool = Error::from(AllocError::Full { wanted, free, cap });
+        let full = std::io::ErrorKind::StorageFull.into();
+        for e in [pool, Error::io("write", Path::new("/x"), full)] {
+            assert!(e.to_string().contains("delete"), "{e}");
+            let new = e.of_new().to_string();
+            assert!(
+                !new.contains("delete") && new.contains("free space"),
+                "{new}"
+            );
+        }
+    }
+
     /// The error of a full disk or quota names the remedies: free space on the disk, or the deletes
     /// that the database still accepts.
     #[test]

@@ -74,7 +74,7 @@ pub fn read(path: &Path) -> Result<Results, ReadError> {
     })
 }
 
-/// Parses a line as a record; the error gives the reason that it is none.
+/// Parses a line as a record, or returns the reason that it cannot be one.
 pub fn read_line(line: &str) -> Result<Record, String> {
     let value: Value = serde_json::from_str(line)
         .map_err(|e| format!("this is no JSON ({e}); a file of results has one object a line"))?;

@@ -211,7 +211,7 @@ pub struct About {
     pub name: String,
     /// The location of its bytes: the pool's medium, or files.
     pub medium: String,
-    /// What a write waits for, in words, and which failures it survives.
+    /// The durability of a write in words: the step it waits for and the failures it survives.
     pub durability: String,
     /// The settings that matter for the figures.
     pub settings: String,

@@ -87,7 +87,7 @@ pub(crate) const STANDARD: [(&str, &str); 7] = [
     ),
 ];
 
-/// Returns the text of the workload `name`; `None` if there is none of that name.
+/// Returns the text of the workload `name`, or `None` if it does not exist.
 pub(crate) fn text_of(name: &str) -> Option<&'static str> {
     let found = STANDARD.iter().find(|(standard, _)| *standard == name);
     found.map(|(_, text)| *text)

@@ -29,7 +29,7 @@ pub(crate) struct LoadArgs {
     /// The file's format [default: by its name, else tsv].
     #[arg(long, value_enum)]
     pub(crate) format: Option<FormatArg>,
-    /// What to do after reporting a line that cannot be loaded: stop there, or go on.
+    /// Stop at a line that cannot be loaded, or report it and continue.
     #[arg(long, value_enum, default_value = "stop", value_name = "WHAT")]
     pub(crate) on_error: OnError,
     /// Lines that are written together.

@@ -1,7 +1,8 @@
 //! Files that a user has prepared for a new pool: an empty file, or a symbolic link to its place.
 //!
 //! A pool is created under another name and renamed when it is complete. The new file gets the
-//! place, the permissions and the owner of the empty file that it replaces.
+//! place and the permissions of the empty file that it replaces, and its owner if the process may
+//! set it.
 
 use super::error::PoolError;
 use std::fs::{File, OpenOptions};
@@ -28,7 +29,7 @@ pub(super) fn target(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Lets `file`, which is going to replace the file at `path`, have its permissions and owner.
+/// Prepares `file` to replace the file at `path`, if there is one: copies permissions and owner.
 pub(super) fn replace(path: &Path, file: &File) -> Result<(), PoolError> {
     let failed = |op| {
         move |source| PoolError::Io {
@@ -52,7 +53,11 @@ pub(super) fn replace(path: &Path, file: &File) -> Result<(), PoolError> {
     }
     let new = file.metadata().map_err(failed("examine"))?;
     if (new.uid(), new.gid()) != (meta.uid(), meta.gid()) {
-        fchown(file, Some(meta.uid()), Some(meta.gid())).map_err(failed("keep the owner of"))?;
+        match fchown(file, Some(meta.uid()), Some(meta.gid())) {
+            // Only root may give a file away.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+            kept => kept.map_err(failed("keep the owner of"))?,
+        }
     }
     let permissions = file.set_permissions(meta.permissions());
     permissions.map_err(failed("keep the permissions of"))

@@ -61,14 +61,14 @@ impl Mark {
     }
 }
 
-/// Empties a file of the operating system. Returns false if that fails, or if it is a device.
-fn empty_file(path: &Path) -> bool {
-    let file = std::fs::OpenOptions::new().write(true).open(path);
-    let emptied = file.and_then(|file| match file.metadata()?.is_file() {
-        true => file.set_len(0).map(|()| true),
-        false => Ok(false),
-    });
-    emptied.unwrap_or(false)
+/// Empties a file of the operating system. Returns an error for a device.
+fn empty_file(path: &Path) -> std::io::Result<()> {
+    let file = std::fs::OpenOptions::new().write(true).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    file.set_len(0)?;
+    file.sync_all()
 }
 
 /// Returns the names in a directory, or none if it does not exist.
@@ -279,13 +279,11 @@ impl DbBuilder {
         };
         let mut options = self.options.clone();
         options.design = Some(options.design_of_new());
-        let at = match &self.machine {
-            None => options.pool.path.as_ref().map(|at| self.path.join(at)),
-            Some(_) => None,
-        };
-        let pool = at.map(|path| MadePool {
-            is_prepared: path.symlink_metadata().is_ok(),
-            path,
+        let at = options.pool.path.as_ref().map(|at| self.path.join(at));
+        let pool = at.map(|path| match path.symlink_metadata() {
+            _ if self.machine.is_some() => MadePool::Simulated,
+            Ok(_) => MadePool::Prepared(path),
+            Err(_) => MadePool::New(path),
         });
         let made = made.insert(Made {
             db: mark.db,
@@ -402,34 +400,47 @@ impl DbBuilder {
     /// Removes the parts of a creation that failed before there was OPTIONS, so that they take no
     /// space. LOCK stays, since others may have opened it.
     ///
-    /// CRASH: the mark goes last, so the next open removes the rest.
+    /// CRASH: the mark goes last, when the rest is durably gone, so the next open removes what is
+    /// left.
     pub(super) fn take_back(&self, made: &Made) {
         let is_whole = self.fs.exists(&self.path.join(OPTIONS)).unwrap_or(true);
         if is_whole || made.resumed {
             return;
         }
-        let pool = match &made.pool {
-            Some(MadePool {
-                path,
-                is_prepared: true,
-            }) => {
-                // With the mark, the next creation takes a pool that cannot be emptied.
-                if !empty_file(path) {
-                    return;
-                }
-                None
+        // With the mark, the next creation takes a pool that stays.
+        let is_pool_gone = match &made.pool {
+            None => true,
+            Some(MadePool::New(path)) => {
+                let dir = path.parent().unwrap_or(&self.path);
+                self.fs.remove(path).is_ok() && self.fs.sync_dir(dir).is_ok()
             }
-            made => made.as_ref().map(|made| made.path.clone()),
+            Some(MadePool::Prepared(path)) => empty_file(path).is_ok(),
+            Some(MadePool::Simulated) => false,
         };
-        self.remove_parts(made.db, pool);
+        // PERSIST: the end of the parts before that of the mark. Reversed, a crash could leave
+        // parts that no later creation may remove.
+        let are_gone = self.remove_files(made.db) && self.fs.sync_dir(&self.path).is_ok();
+        if is_pool_gone && are_gone {
+            self.remove_mark(made.db);
+        }
     }
 
     /// Removes from the directory what provably belongs to the database `db`, OPTIONS first, the
     /// mark and LOCK last. Files that cannot be removed stay, and so does the directory: only the
     /// caller knows its owner.
     pub(super) fn remove_own(&self, db: DbId, pool: Option<PathBuf>) {
-        self.remove_parts(db, pool);
         let fs = &*self.fs;
+        if Fixed::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {
+            let _ = fs.remove(&self.path.join(OPTIONS));
+            // PERSIST: the removal of the database before that of its parts. Reversed, a crash
+            // could leave one that opens and lacks some of them.
+            let _ = fs.sync_dir(&self.path);
+        }
+        self.remove_files(db);
+        if let Some(pool) = pool {
+            let _ = fs.remove(&pool);
+        }
+        self.remove_mark(db);
         let lock = self.path.join(LOCK);
         let empty = fs
             .open(&lock, OpenMode::Read)
@@ -439,27 +450,23 @@ impl DbBuilder {
         }
     }
 
-    /// Removes the same except LOCK.
-    fn remove_parts(&self, db: DbId, pool: Option<PathBuf>) {
+    /// Removes the files in the directory that provably belong to the database `db`, except
+    /// OPTIONS, the mark and LOCK. Returns whether all are gone.
+    fn remove_files(&self, db: DbId) -> bool {
         let fs = &*self.fs;
-        if Fixed::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {
-            let _ = fs.remove(&self.path.join(OPTIONS));
-            // PERSIST: the removal of the database before that of its parts. Reversed, a crash
-            // could leave one that opens and lacks some of them.
-            let _ = fs.sync_dir(&self.path);
-        }
-        let names = names_in(fs, &self.path).unwrap_or_default();
-        for name in &names {
-            if is_own(fs, &self.path, name, db) {
-                let _ = fs.remove(&self.path.join(name));
-            }
-        }
-        if let Some(pool) = pool {
-            let _ = fs.remove(&pool);
-        }
-        for name in &names {
-            if Mark::parse(name).is_some_and(|mark| mark.db == db) {
-                let _ = fs.remove(&self.path.join(name));
+        let Ok(names) = names_in(fs, &self.path) else {
+            return false;
+        };
+        let own = names.iter().filter(|name| is_own(fs, &self.path, name, db));
+        own.fold(true, |gone, name| {
+            fs.remove(&self.path.join(name)).is_ok() && gone
+        })
+    }
+
+    fn remove_mark(&self, db: DbId) {
+        for name in names_in(&*self.fs, &self.path).unwrap_or_default() {
+            if Mark::parse(&name).is_some_and(|mark| mark.db == db) {
+                let _ = self.fs.remove(&self.path.join(name));
             }
         }
     }

@@ -22,6 +22,7 @@ use terrace_media::{AllocError, FileSystem, OpenMode, OsFs, PoolConfig};
 use super::open::DbBuilder;
 use crate::error::{Error, ErrorKind};
 use crate::metrics::human_bytes;
+use crate::options::{MEMTABLE_BYTES_SMALL, PAGE_BYTES};
 use crate::parts::manifest::LogPlace;
 use crate::stages::Ground;
 use crate::stages::names::log_file_name;
@@ -36,12 +37,6 @@ const NEW_BYTES: u64 = 2 << 20;
 const TABLE_FILES: u64 = 32;
 /// The minimum size of a table file.
 const TABLE_FILE_BYTES_MIN: u64 = 64 << 10;
-/// The minimum size of a memtable.
-const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
-/// On a device smaller than the pool may become, a memtable and an extent are at most
-/// 1/`POOL_PIECES` of it.
-const POOL_PIECES: u64 = 32;
-const PAGE_BYTES: u64 = 4096;
 /// The step in which a pool grows.
 const POOL_STEP_BYTES: u64 = 64 << 20;
 /// The step is at most 1/`POOL_STEPS` of the free space on the pool's device.
@@ -94,7 +89,7 @@ impl DbBuilder {
             return;
         }
         let front = &mut ground.options.front;
-        let logs_max = (disk / LOGS).max(MEMTABLES * MEMTABLE_BYTES_MIN);
+        let logs_max = (disk / LOGS).max(MEMTABLES * MEMTABLE_BYTES_SMALL);
         if in_files {
             front.log_bytes_max = front.log_bytes_max.min(logs_max);
         }
@@ -123,15 +118,9 @@ impl DbBuilder {
         if room >= options.pool.size_bytes {
             return;
         }
-        options.pool.size_bytes = room;
-        if options.memory_bytes.is_none() {
-            let most = (room / POOL_PIECES / PAGE_BYTES * PAGE_BYTES).max(MEMTABLE_BYTES_MIN);
-            let (memtable, extent) = (
-                &mut options.front.memtable_bytes,
-                &mut options.bottom.extent_bytes,
-            );
-            *memtable = most.min(*memtable);
-            *extent = most.min(*extent);
+        match options.memory_bytes {
+            Some(_) => options.pool.size_bytes = room,
+            None => *options = std::mem::take(options).with_pool_bytes(room),
         }
     }
 

@@ -56,11 +56,14 @@ pub struct DbBuilder {
     told: Every,
 }
 
-/// The file of a pool that a creation has made.
-pub(super) struct MadePool {
-    pub(super) path: PathBuf,
-    /// Whether the user had prepared an empty file, a link or a device there.
-    pub(super) is_prepared: bool,
+/// The pool that a creation has made.
+pub(super) enum MadePool {
+    /// A new file.
+    New(PathBuf),
+    /// In the place of an empty file, a link or a device that the user had prepared.
+    Prepared(PathBuf),
+    /// In a simulated machine, which keeps it.
+    Simulated,
 }
 
 /// The parts that a creation in progress has made.

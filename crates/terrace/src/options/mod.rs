@@ -23,6 +23,12 @@ use crate::types::Durability;
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
 
+/// Memtables and extents that follow a pool's size are at most 1/`POOL_PIECES` of it.
+const POOL_PIECES: u64 = 32;
+/// The minimum size of a memtable that follows the size of a pool or of a disk.
+pub(crate) const MEMTABLE_BYTES_SMALL: u64 = 64 << 10;
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
 /// All options of a database.
 ///
 /// "Changes" says when an option may change. Options that shape the data on the media are kept with
@@ -331,6 +337,17 @@ impl Options {
             "the options cannot be used: {}",
             problems.join("; ")
         )))
+    }
+
+    /// Sets `pool.size_bytes`, and lowers the sizes of memtables and of extents to at most 1/32 of
+    /// it: the default sizes are larger than a small pool.
+    #[must_use]
+    pub fn with_pool_bytes(mut self, bytes: u64) -> Options {
+        let most = (bytes / POOL_PIECES / PAGE_BYTES * PAGE_BYTES).max(MEMTABLE_BYTES_SMALL);
+        self.pool.size_bytes = bytes;
+        self.front.memtable_bytes = self.front.memtable_bytes.min(most);
+        self.bottom.extent_bytes = self.bottom.extent_bytes.min(most);
+        self
     }
 
     /// Returns the smallest pool that these options can work in: logs and tables of every live

@@ -95,6 +95,33 @@ fn the_first_of_two_folders_keeps_the_pool() {
     }
 }
 
+/// A crash between the two notes of a move leaves it in OPTIONS only. The directory opens, and the
+/// pool notes it then.
+#[test]
+fn a_move_is_noted_after_a_crash() {
+    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+        let outside = scratch().unwrap();
+        let place = |name: &str| outside.path().join(name);
+        let mut options = settings::small_of(design, Medium::Mapped);
+        options.pool.path = Some(place("pool"));
+        let open = |folder: &str| Db::open(place(folder), options.clone());
+        open("db").unwrap().close().unwrap();
+        copy_folder(&place("db"), &place("copy"));
+        std::fs::rename(place("db"), place("moved")).unwrap();
+        // The pool as it was before the move.
+        std::fs::copy(place("pool"), place("pool before")).unwrap();
+        open("moved").unwrap().close().unwrap();
+        std::fs::copy(place("pool before"), place("pool")).unwrap();
+        let db = open("moved").unwrap();
+        db.put("key", "value").unwrap();
+        db.close().unwrap();
+        let e = open("copy").map(drop).unwrap_err();
+        assert!(e.to_string().contains("older copy"), "{design}: {e}");
+        let db = open("moved").unwrap();
+        assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()), "{design}");
+    }
+}
+
 /// An empty file that was prepared for the pool keeps its place and its permissions, also behind
 /// symbolic links, whether or not their target exists.
 #[test]
