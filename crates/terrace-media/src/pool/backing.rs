@@ -311,10 +311,11 @@ pub(crate) fn create(
     }
     injected(faults, path, "empty")?;
     file.set_len(0).map_err(io_error(path, "empty"))?;
-    prepared::replace(path, &file)?;
-    open_file(file, path, cap, choice, false, faults).inspect_err(|_| {
-        let _ = std::fs::remove_file(&nascent);
-    })
+    prepared::replace(path, &file)
+        .and_then(|()| open_file(file, path, cap, choice, false, faults))
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(&nascent);
+        })
 }
 
 /// Returns the error for a file that already exists at the path of a new pool.

@@ -457,10 +457,11 @@ impl DbBuilder {
         let Ok(names) = names_in(fs, &self.path) else {
             return false;
         };
-        let own = names.iter().filter(|name| is_own(fs, &self.path, name, db));
-        own.fold(true, |gone, name| {
-            fs.remove(&self.path.join(name)).is_ok() && gone
-        })
+        let mut are_gone = true;
+        for name in names.iter().filter(|name| is_own(fs, &self.path, name, db)) {
+            are_gone &= fs.remove(&self.path.join(name)).is_ok();
+        }
+        are_gone
     }
 
     fn remove_mark(&self, db: DbId) {

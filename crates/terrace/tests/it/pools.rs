@@ -163,6 +163,7 @@ fn prepared_pools_stay_where_they_are() {
         std::fs::hard_link(path("one"), path("other")).unwrap();
         let e = open("db", "one").map(drop).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Invalid, "{design}: {e}");
+        assert!(!path("one.creating").exists(), "{design}");
         std::fs::remove_file(path("other")).unwrap();
         open("db", "one").unwrap().close().unwrap();
     }
