@@ -24,7 +24,8 @@ use crate::parts::batch::Batch;
 use crate::parts::expiry::Value;
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
-use crate::parts::manifest::{Change, Edit, FileMeta};
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::sstable::FileMeta;
 use crate::stages::names::table_file_name;
 use crate::stages::{Folder, Ground};
 use crate::types::{Durability, EntryKind, SeqNo};
@@ -239,7 +240,7 @@ impl DbBuilder {
                 }
             }
             report.file_bytes += file.meta.bytes;
-            changes.push(Change::FileAdded(FileMeta::clone(&file.meta)));
+            changes.push(Change::Added(Arc::<FileMeta>::clone(&file.meta)));
             next = next.max(number + 1).max(file.meta.run + 1);
             self.report(Progress {
                 what: "linking files",

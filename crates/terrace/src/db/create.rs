@@ -26,6 +26,7 @@ use super::open::{
     CREATED_ROOT, DbBuilder, LOCK, MANIFEST_BYTES, Made, MadePool, REDO_ROOTS, uuid_text,
 };
 use super::{Db, RecoveryReport};
+use crate::designs::OWNERS;
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::options::file::{Fixed, NAME as OPTIONS};
@@ -207,7 +208,7 @@ impl DbBuilder {
             return Ok(());
         };
         // An unfinished manifest may be torn, and proves nothing.
-        match Manifest::open_file(&self.fs, &self.path) {
+        match Manifest::open_file(&self.fs, &self.path, OWNERS) {
             Ok(m) if m.db() == mark.db && m.with_state(|state| state.created) => {
                 Err(self.options_lost(&self.path.join(MANIFEST), "a manifest"))
             }
@@ -338,10 +339,10 @@ impl DbBuilder {
 
     fn new_ground(&self, pool: Pool, db: DbId, options: Options) -> Result<Ground> {
         let manifest = match options.pool.path {
-            None => Manifest::create_file(&self.fs, &self.path, db)?,
+            None => Manifest::create_file(&self.fs, &self.path, db, OWNERS)?,
             Some(_) => {
                 let bytes = MANIFEST_BYTES.min(options.pool.size_bytes / 32);
-                Manifest::create(&pool, db, bytes)?
+                Manifest::create(&pool, db, bytes, OWNERS)?
             }
         };
         self.ground_on(pool, manifest, options)

@@ -24,6 +24,7 @@ use crate::error::{Error, ErrorKind};
 use crate::metrics::human_bytes;
 use crate::options::{MEMTABLE_BYTES_SMALL, PAGE_BYTES};
 use crate::parts::manifest::LogPlace;
+use crate::parts::sstable::FileMeta;
 use crate::stages::Ground;
 use crate::stages::names::log_file_name;
 
@@ -60,7 +61,7 @@ impl DbBuilder {
             return;
         }
         let (tables, logs) = ground.manifest.with_state(|state| {
-            let tables: u64 = state.files.values().map(|file| file.bytes).sum();
+            let tables: u64 = state.items().map(|file: &FileMeta| file.bytes).sum();
             let logs = state.logs.iter();
             let logs = logs.filter(|(_, log)| log.place == LogPlace::File);
             (tables, logs.map(|(id, _)| *id).collect::<Vec<_>>())

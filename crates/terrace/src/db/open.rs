@@ -16,6 +16,7 @@ use terrace_media::{
 
 use super::trace::Trace;
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
+use crate::designs::OWNERS;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{self, Every, event};
@@ -444,7 +445,7 @@ impl DbBuilder {
 
     /// Opens the manifest of a database without a pool.
     fn open_manifest(&self) -> Result<Manifest> {
-        Manifest::open_file(&self.fs, &self.path).map_err(|e| match e {
+        Manifest::open_file(&self.fs, &self.path, OWNERS).map_err(|e| match e {
             ManifestError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Error::corruption(format!(
                     "{} is missing: it says which files the database has; restore the folder from \
@@ -537,7 +538,7 @@ impl DbBuilder {
             pool.set_roots(&[(CREATED_ROOT, 1)])?;
         }
         report.clean = pool.shutdown() == Shutdown::Clean;
-        let manifest = Manifest::open(&pool)?;
+        let manifest = Manifest::open(&pool, OWNERS)?;
         self.check_owner(fixed, &manifest)?;
         let span = terrace_media::Span {
             off: pool.root(REDO_ROOTS[0]),

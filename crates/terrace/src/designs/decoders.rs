@@ -2,14 +2,23 @@
 
 use terrace_media::decoder::Decoder;
 
+use super::owners::OWNERS;
+use crate::parts::manifest::item::Owners;
 use crate::parts::{codec, expiry, filter, log, manifest, ranges, redo, skiplist, sstable};
 use crate::stages::bottom::repository;
+
+/// The owners of items in the manifest.
+struct Registered;
+
+impl manifest::decoders::Registry for Registered {
+    const OWNERS: Owners = OWNERS;
+}
 
 pub(crate) fn decoders() -> Vec<Decoder> {
     [
         codec::decoders::decoders(),
         log::decoders::decoders(),
-        manifest::decoders::decoders(),
+        manifest::decoders::decoders::<Registered>(),
         redo::decoders::decoders(),
         expiry::decoders::decoders(),
         ranges::decoders::decoders(),

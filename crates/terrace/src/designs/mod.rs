@@ -17,6 +17,7 @@ pub(crate) mod decoders;
 mod leveled;
 mod miodb;
 mod miodb_ssd;
+mod owners;
 
 use std::sync::Arc;
 
@@ -25,8 +26,7 @@ use crate::error::Result;
 use crate::options::Design;
 use crate::stages::{Folder, Ground};
 
-/// The headers of repository extents, for salvaging data from a damaged pool.
-pub(crate) use crate::stages::bottom::repository::salvage as repository_extents;
+pub(crate) use owners::{OWNERS, SALVAGES};
 
 /// The result of opening the stages of a design.
 #[derive(Debug, Default, Clone, Copy)]

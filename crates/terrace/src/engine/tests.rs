@@ -1,5 +1,6 @@
 //! Tests of the engine as a whole, with steps run by hand.
 
+use crate::parts::sstable::FileMeta;
 use crate::{Db, Design, Options, Workers};
 
 /// Returns a database whose bottom has an extent that is worth emptying only when space is short.
@@ -149,11 +150,9 @@ fn numbers_of_runs_are_given_out_once() {
         ingest.finish().unwrap();
         let state = &db.engine().ground.manifest;
         let (next, last) = state.with_state(|state| {
-            let files = state.files.values();
-            (
-                state.next_id,
-                files.map(|file| file.number.max(file.run)).max(),
-            )
+            let files = state.items::<FileMeta>();
+            let last = files.map(|file| file.number.max(file.run)).max();
+            (state.next_id, last)
         });
         assert!(last.is_some_and(|last| next > last), "{next}, {last:?}");
     }

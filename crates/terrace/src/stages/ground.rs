@@ -24,6 +24,7 @@ use crate::parts::redo::RedoArea;
 use crate::parts::reserve::{DRAIN_BYTES, LOG_BYTES, Reserve, Rows};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
+use crate::parts::sstable::FileMeta;
 use crate::types::DbId;
 
 use super::drain::Credits;
@@ -139,8 +140,9 @@ impl Ground {
         let in_files = !self.pool_outlives();
         let memtable = self.options.front.memtable_bytes;
         let (tables, all) = self.manifest.with_state(|state| {
-            let files = || state.files.values().map(|file| file.bytes);
-            let buffered = state.tables.values().map(|table| table.bytes);
+            let files = || state.items().map(|file: &FileMeta| file.bytes);
+            let in_pool = state.all_items().filter(|item| item.owner().in_pool);
+            let buffered = in_pool.map(|item| item.bytes());
             let moved = buffered.filter(|_| in_files).fold(memtable, u64::max);
             let (largest, all) = (files().max().unwrap_or(0), files().sum::<u64>());
             // Files differ in size, and a memtable's table is larger than its entries.

@@ -43,6 +43,7 @@ mod job;
 pub(crate) mod names;
 mod need;
 mod replay;
+pub(crate) mod salvage;
 mod sealed;
 mod source;
 mod spare;

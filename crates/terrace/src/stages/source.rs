@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::parts::expiry::Millis;
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
-use crate::parts::manifest::FileMeta;
 use crate::parts::skiplist::Node;
+use crate::parts::sstable::FileMeta;
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 /// A point read.

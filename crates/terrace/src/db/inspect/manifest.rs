@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use terrace_media::{PoolHeader, Span};
 
 use super::{Finding, Home, Kept};
+use crate::designs::OWNERS;
 use crate::error::{Error, Result};
+use crate::parts::manifest::item::Item;
 use crate::parts::manifest::layout::Roots;
 use crate::parts::manifest::salvage::{self, Piece, Salvaged};
-use crate::parts::manifest::{
-    Change as Made, FILE_BYTES_MAX, FileMeta, LogPlace, State, TableMeta,
-};
+use crate::parts::manifest::{Change as Made, FILE_BYTES_MAX, LogPlace, State};
+
+pub use crate::parts::manifest::item::Field;
 
 /// One piece of a manifest, in the order of its records.
 #[derive(Debug)]
@@ -34,26 +36,9 @@ pub enum ManifestPiece<'a> {
 #[non_exhaustive]
 pub struct Change {
     /// What changed, such as "file-added".
-    pub name: &'static str,
+    pub name: String,
     /// The fields in a fixed order.
     pub fields: Vec<(&'static str, Field)>,
-}
-
-/// The value of a field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Field {
-    /// A number.
-    Number(u64),
-    /// A place in the pool, in bytes.
-    Span {
-        /// Its offset.
-        offset: u64,
-        /// Its length.
-        bytes: u64,
-    },
-    /// A key and the number of its keyspace.
-    Key(u32, Vec<u8>),
 }
 
 /// The result of a walk over a manifest.
@@ -90,29 +75,29 @@ pub fn manifest<E: From<Error>>(
     let path = path.as_ref();
     let read = read(super::home_of(path)?)?;
     let mut kept = Kept(None);
-    let walked =
-        salvage::salvage(
-            &read.bytes,
-            read.offset,
-            read.generation,
-            &mut |piece| match piece {
-                Piece::Record {
+    let walked = salvage::salvage(
+        &read.bytes,
+        read.offset,
+        read.generation,
+        OWNERS,
+        &mut |piece| match piece {
+            Piece::Record {
+                number,
+                offset,
+                changes,
+            } => {
+                let changes: Vec<_> = changes.iter().map(shown).collect();
+                kept.note(visit(ManifestPiece::Edit {
                     number,
                     offset,
-                    changes,
-                } => {
-                    let changes: Vec<_> = changes.iter().map(shown).collect();
-                    kept.note(visit(ManifestPiece::Edit {
-                        number,
-                        offset,
-                        changes: &changes,
-                    }))
-                }
-                Piece::Problem { offset, text } => {
-                    kept.note(visit(ManifestPiece::Problem(Finding::new(offset, text))))
-                }
-            },
-        );
+                    changes: &changes,
+                }))
+            }
+            Piece::Problem { offset, text } => {
+                kept.note(visit(ManifestPiece::Problem(Finding::new(offset, text))))
+            }
+        },
+    );
     let summary = |found: Salvaged| ManifestSummary {
         path: read.path.clone(),
         offset: read.offset,
@@ -128,7 +113,13 @@ pub fn manifest<E: From<Error>>(
 /// Returns the live state according to the manifest in the pool file `pool`, if it can be read.
 pub(super) fn pool_state(pool: &Path) -> Result<State> {
     let read = read_pool(pool.to_owned())?;
-    let found = salvage::salvage(&read.bytes, read.offset, read.generation, &mut |_| Ok(()))?;
+    let found = salvage::salvage(
+        &read.bytes,
+        read.offset,
+        read.generation,
+        OWNERS,
+        &mut |_| Ok(()),
+    )?;
     Ok(found.state)
 }
 
@@ -204,68 +195,35 @@ fn read_pool(pool: PathBuf) -> Result<Read> {
 /// Returns a change as callers see it.
 fn shown(change: &Made) -> Change {
     let number = |name, value| (name, Field::Number(value));
-    let span = |name, span: &terrace_media::Span| {
-        let (offset, bytes) = (span.off, span.len);
-        (name, Field::Span { offset, bytes })
+    let of_item = |item: &dyn Item, what| {
+        let owner = item.owner().name;
+        let mut fields = vec![number("id", item.id())];
+        fields.extend(item.fields());
+        (format!("{owner}-{what}"), fields)
     };
     let (name, fields) = match change {
         Made::LogCreated { id, place } => {
-            let mut fields = vec![number("log", *id)];
+            let mut fields = vec![number("id", *id)];
             if let LogPlace::Pool(at) = place {
-                fields.push(span("at", at));
+                fields.push(("at", Field::from(*at)));
             }
-            ("log-created", fields)
+            ("log-created".into(), fields)
         }
-        Made::LogEnded { id, end } => ("log-ended", vec![number("log", *id), number("end", *end)]),
-        Made::LogRetired { id } => ("log-retired", vec![number("log", *id)]),
-        Made::TableAdded(table) => ("table-added", table_fields(table)),
-        Made::TableRemoved { id } => ("table-removed", vec![number("table", *id)]),
-        Made::TableMoved { id, level } => (
-            "table-moved",
-            vec![number("table", *id), number("level", u64::from(*level))],
-        ),
-        Made::MergeBegun { newer, older } => (
-            "merge-begun",
-            vec![number("newer", *newer), number("older", *older)],
-        ),
-        Made::MergeEnded {
-            newer,
-            older,
-            level,
-            filter,
-            entries,
-            bytes,
-        } => {
-            let mut fields = vec![
-                number("newer", *newer),
-                number("older", *older),
-                number("level", u64::from(*level)),
-                number("entries", *entries),
-                number("bytes", *bytes),
-            ];
-            fields.extend(filter.iter().map(|at| span("filter", at)));
-            ("merge-ended", fields)
+        Made::LogEnded { id, end } => {
+            let fields = vec![number("id", *id), number("end", *end)];
+            ("log-ended".into(), fields)
         }
-        Made::RepositoryCreated { head } => ("repository-created", vec![span("head", head)]),
-        Made::RepositoryExtentAdded { span: at } => {
-            ("repository-extent-added", vec![span("at", at)])
+        Made::LogRetired { id } => ("log-retired".into(), vec![number("id", *id)]),
+        Made::Added(item) => of_item(&**item, "added"),
+        Made::Changed(item) => of_item(&**item, "changed"),
+        Made::Removed { owner, id } => {
+            let name = format!("{}-removed", owner.name);
+            (name, vec![number("id", *id)])
         }
-        Made::RepositoryExtentRemoved { off } => {
-            ("repository-extent-removed", vec![number("offset", *off)])
-        }
-        Made::FileAdded(file) => ("file-added", file_fields(file)),
-        Made::FileRemoved { number: file } => ("file-removed", vec![number("file", *file)]),
-        Made::FileMoved {
-            number: file,
-            level,
-        } => (
-            "file-moved",
-            vec![number("file", *file), number("level", u64::from(*level))],
-        ),
-        Made::LastSeq { seq } => ("last-seq", vec![number("seq", *seq)]),
-        Made::NextId { id } => ("next-id", vec![number("id", *id)]),
+        Made::LastSeq { seq } => ("last-seq".into(), vec![number("seq", *seq)]),
+        Made::NextId { id } => ("next-id".into(), vec![number("id", *id)]),
         Made::Totals(totals) => (
-            "totals",
+            "totals".into(),
             vec![
                 number("user_bytes", totals.user),
                 number("pool_bytes", totals.pool),
@@ -273,48 +231,9 @@ fn shown(change: &Made) -> Change {
                 number("table_file_bytes", totals.table_files),
             ],
         ),
-        Made::Time { time } => ("time", vec![number("milliseconds", *time)]),
-        Made::Closed => ("closed", Vec::new()),
-        Made::Created => ("created", Vec::new()),
+        Made::Time { time } => ("time".into(), vec![number("milliseconds", *time)]),
+        Made::Closed => ("closed".into(), Vec::new()),
+        Made::Created => ("created".into(), Vec::new()),
     };
     Change { name, fields }
-}
-
-fn table_fields(table: &TableMeta) -> Vec<(&'static str, Field)> {
-    let mut fields: Vec<_> = [
-        ("table", table.id),
-        ("level", u64::from(table.level)),
-        ("head", table.head),
-        ("entries", table.entries),
-        ("bytes", table.bytes),
-        ("seq_first", table.seq_first),
-        ("seq_last", table.seq_last),
-    ]
-    .map(|(name, value)| (name, Field::Number(value)))
-    .into();
-    let spans = table.extents.iter().map(|extent| ("extent", extent.span));
-    for (name, span) in spans.chain(table.filter.map(|span| ("filter", span))) {
-        let (offset, bytes) = (span.off, span.len);
-        fields.push((name, Field::Span { offset, bytes }));
-    }
-    fields
-}
-
-fn file_fields(file: &FileMeta) -> Vec<(&'static str, Field)> {
-    let mut fields: Vec<_> = [
-        ("file", file.number),
-        ("level", u64::from(file.level)),
-        ("run", file.run),
-        ("bytes", file.bytes),
-        ("entries", file.entries),
-        ("tombstones", file.tombstones),
-        ("seq_first", file.seq_first),
-        ("seq_last", file.seq_last),
-    ]
-    .map(|(name, value)| (name, Field::Number(value)))
-    .into();
-    let key = |(keyspace, key): &(u32, Vec<u8>)| Field::Key(*keyspace, key.clone());
-    fields.push(("first", key(&file.first)));
-    fields.push(("last", key(&file.last)));
-    fields
 }

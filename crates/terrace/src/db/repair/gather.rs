@@ -12,11 +12,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parts::expiry::layout as expiring;
 use crate::parts::log::salvage as log;
 use crate::parts::log::{LogEntry, RecordView};
-use crate::parts::manifest::{FileMeta, LogPlace};
+use crate::parts::manifest::LogPlace;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::spill::{Spill, Spilled};
 use crate::parts::sstable;
+use crate::parts::sstable::{FileMeta, TABLE_FILE};
 use crate::stages::names::log_file_name;
 use crate::types::{EntryKind, SeqNo};
 
@@ -131,7 +132,11 @@ pub(super) fn tables(
         }
     }
     let there = |number: u64| source.tables.iter().any(|(n, _)| *n == number);
-    for meta in source.state.files.values().filter(|m| !there(m.number)) {
+    for meta in source
+        .state
+        .items()
+        .filter(|m: &&FileMeta| !there(m.number))
+    {
         let path = source
             .dir
             .join(crate::stages::names::table_file_name(meta.number));
@@ -155,7 +160,7 @@ fn table(
     findings: &mut Findings,
     watch: Watch<'_>,
 ) -> Result<()> {
-    let meta = source.state.files.get(&number);
+    let meta = source.state.item::<FileMeta>(&TABLE_FILE, number);
     // An unnamed file may be a table that a crash left unfinished, and is no loss.
     let certain = meta.is_some();
     let (mut failed, mut first, mut entries) = (Failed::default(), None, 0);

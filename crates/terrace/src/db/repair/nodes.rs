@@ -5,8 +5,7 @@
 //! user's value does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use terrace_media::Span;
+use std::ops::Deref;
 
 use super::evidence::{Links, Versions};
 use super::gather::{Gathered, Watch};
@@ -17,33 +16,15 @@ use crate::error::Result;
 use crate::parts::log::LogEntry;
 use crate::parts::skiplist::layout::{HEAD_BYTES, HEADER_BYTES, LINK_DEAD, LINK_OFFSET};
 use crate::parts::skiplist::salvage::{SoundNode, front, hashed_key, head_links, sound_node};
+use crate::stages::salvage::{Area, DamagedPool, Nodes};
 use crate::types::SeqNo;
 
-/// The name of the repository in the report.
-pub(super) const REPOSITORY: &str = "repository";
 /// Bytes read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// A range of the pool that contains nodes.
-pub(super) struct Area {
-    kind: &'static str,
-    id: u64,
-    span: Span,
-    /// The range of nodes; offsets in the pool.
-    start: u64,
-    end: u64,
-    /// The offset of a head node.
-    head: Option<u64>,
-    /// Whether the end of the nodes is unknown.
-    open_end: bool,
-    /// Whether nodes may be marked dead.
-    may_be_dead: bool,
-    /// Whether its first page may belong elsewhere.
-    replaced: bool,
-    /// The numbers that its nodes may have.
-    seqs: Option<(SeqNo, SeqNo)>,
-    problem: Option<String>,
-    /// The results of the walk.
+/// An area, and the results of walking it.
+struct Walked {
+    area: Area,
     stop: u64,
     live: u64,
     /// Nodes with numbers outside `seqs`.
@@ -51,59 +32,17 @@ pub(super) struct Area {
     taken: u64,
 }
 
-impl Area {
-    pub(super) fn new(kind: &'static str, id: u64, span: Span) -> Area {
-        Area {
-            kind,
-            id,
-            span,
-            start: span.off,
-            end: span.off,
-            head: None,
-            open_end: false,
-            may_be_dead: false,
-            replaced: false,
-            seqs: None,
-            problem: None,
-            stop: span.off,
-            live: 0,
-            foreign: 0,
-            taken: 0,
-        }
-    }
+impl Deref for Walked {
+    type Target = Area;
 
-    /// Sets the range of nodes, relative to the start of the area.
-    pub(super) fn nodes(mut self, from: u64, to: u64) -> Area {
-        self.start = self.span.off + from;
-        self.end = (self.span.off + to).max(self.start);
-        self.stop = self.start;
-        self
+    fn deref(&self) -> &Area {
+        &self.area
     }
+}
 
-    pub(super) fn head(mut self, head: Option<u64>) -> Area {
-        self.head = head;
-        self
-    }
-
-    pub(super) fn open_end(mut self) -> Area {
-        self.open_end = true;
-        self
-    }
-
-    pub(super) fn with_dead(mut self) -> Area {
-        self.may_be_dead = true;
-        self
-    }
-
-    pub(super) fn replaced(mut self, replaced: bool) -> Area {
-        self.replaced = replaced;
-        self
-    }
-
-    /// Restricts the numbers of nodes to `first` through `last`.
-    pub(super) fn seqs(mut self, first: SeqNo, last: SeqNo) -> Area {
-        self.seqs = Some((first, last));
-        self
+impl Walked {
+    fn note(&mut self, problem: String) {
+        self.area.problem.get_or_insert(problem);
     }
 
     /// Counts a node. Returns whether it is an entry of the area.
@@ -174,7 +113,7 @@ pub(super) struct Rescue<'a> {
     /// The words that interrupted batches of links will write.
     words: BTreeMap<u64, u64>,
     links_hold: bool,
-    areas: Vec<Area>,
+    areas: Vec<Walked>,
     /// The number of nodes in the repository's list, if known, and the offset of the extent that
     /// was being emptied, or 0.
     repository: Option<u64>,
@@ -191,6 +130,23 @@ pub(super) struct Rescue<'a> {
     behind: BTreeMap<u64, u64>,
     /// Nodes after damage that links lead to.
     targets: BTreeSet<u64>,
+}
+
+impl DamagedPool for Rescue<'_> {
+    fn bytes(&mut self, at: u64, len: u64) -> Option<&[u8]> {
+        self.window.get(at, len)
+    }
+
+    fn word(&self, at: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        let read = self.window.pool.file.read_exact_at(at, &mut word);
+        let stored = read.ok().map(|()| u64::from_le_bytes(word));
+        self.words.get(&at).copied().or(stored)
+    }
+
+    fn power_lost(&self) -> bool {
+        !self.links_hold
+    }
 }
 
 impl<'a> Rescue<'a> {
@@ -219,29 +175,20 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    pub(super) fn bytes(&mut self, at: u64, len: u64) -> Option<&[u8]> {
-        self.window.get(at, len)
-    }
-
-    /// Returns the word at an offset, as it will be when interrupted batches are completed.
-    pub(super) fn word(&self, at: u64) -> Option<u64> {
-        let mut word = [0; 8];
-        let read = self.window.pool.file.read_exact_at(at, &mut word);
-        let stored = read.ok().map(|()| u64::from_le_bytes(word));
-        self.words.get(&at).copied().or(stored)
-    }
-
-    /// Sets the expectations from the repository's head: the number of nodes in the list, and the
-    /// extent that is being emptied.
-    pub(super) fn expect_repository(&mut self, entries: Option<u64>, reclaiming: u64) {
-        self.repository = entries;
-        self.reclaiming = reclaiming;
-    }
-
-    /// Adds an area; `problem` describes damage to the metadata that locates its nodes.
-    pub(super) fn add(&mut self, mut area: Area, problem: Option<&str>) {
-        area.problem = problem.map(str::to_owned);
-        self.areas.push(area);
+    /// Adds the nodes of a stage.
+    pub(super) fn add(&mut self, nodes: Nodes) {
+        if let Some(list) = nodes.list {
+            self.repository = list.entries;
+            self.reclaiming = list.reclaiming;
+        }
+        self.areas
+            .extend(nodes.areas.into_iter().map(|area| Walked {
+                stop: area.start,
+                area,
+                live: 0,
+                foreign: 0,
+                taken: 0,
+            }));
     }
 
     /// Recovers all nodes, and reports losses.
@@ -302,7 +249,7 @@ impl<'a> Rescue<'a> {
                 if !area.open_end {
                     self.versions.add(node.header.hash, seq);
                 }
-                if area.kind == REPOSITORY {
+                if area.in_one_list {
                     let version = || (node.header.keyspace, seq, Box::from(node.key));
                     if area.span.off == self.reclaiming {
                         self.originals.insert(version(), (at, to));
@@ -326,7 +273,7 @@ impl<'a> Rescue<'a> {
                     area.taken += 1;
                 } else {
                     let text = "an entry of a kind that this version does not know";
-                    area.problem.get_or_insert(text.to_owned());
+                    area.note(text.to_owned());
                 }
             }
             at = next;
@@ -396,7 +343,7 @@ impl<'a> Rescue<'a> {
                 let keys = self.keys_of(from, to);
                 let area = &mut self.areas[index];
                 let text = format!("{} bytes of nodes are damaged", to - from);
-                area.problem.get_or_insert(text.clone());
+                area.note(text.clone());
                 let place = (area.kind, self.window.pool.path.clone(), from);
                 findings.lose(place, text, keys, true);
             }
@@ -432,7 +379,7 @@ impl<'a> Rescue<'a> {
         let area = &self.areas[index];
         // While space of the repository is reclaimed a version may be in two of its extents, never
         // in one twice.
-        let goes_on = area.kind != REPOSITORY
+        let goes_on = !area.in_one_list
             && self
                 .areas
                 .get(index + 1)
@@ -452,20 +399,20 @@ impl<'a> Rescue<'a> {
     /// Reports that any key may be lost with an area.
     fn lose_all(&mut self, index: usize, text: String, findings: &mut Findings) {
         let area = &mut self.areas[index];
-        area.problem.get_or_insert(text.clone());
+        area.note(text.clone());
         let place = (area.kind, self.window.pool.path.clone(), area.span.off);
         findings.lose(place, text, LostKeys::ALL, true);
     }
 
     /// Compares the repository's head and links with the nodes that were found.
     fn report_repository(&mut self, findings: &mut Findings) {
-        let in_repository = |area: &&Area| area.kind == REPOSITORY;
+        let in_repository = |area: &&Walked| area.in_one_list;
         let mut areas = self.areas.iter().filter(in_repository);
         let gaps = areas.any(|area| area.problem.is_some());
         let Some(expected) = self.repository.filter(|_| self.links_hold && !gaps) else {
             return;
         };
-        let Some(first) = self.areas.iter().position(|area| area.kind == REPOSITORY) else {
+        let Some(first) = self.areas.iter().position(|area| area.in_one_list) else {
             return;
         };
         let live: u64 = self
@@ -504,8 +451,8 @@ impl<'a> Rescue<'a> {
         // Extents of one table, and those of the repository, are one part.
         while at < self.areas.len() {
             let first = &self.areas[at];
-            let same = |area: &&Area| (area.kind, area.id) == (first.kind, first.id);
-            let group: Vec<&Area> = self.areas[at..].iter().take_while(same).collect();
+            let same = |area: &&Walked| (area.kind, area.id) == (first.kind, first.id);
+            let group: Vec<&Walked> = self.areas[at..].iter().take_while(same).collect();
             let problem = group.iter().find_map(|area| area.problem.clone());
             let state = match problem {
                 Some(_) => PartState::Damaged,

@@ -1,32 +1,42 @@
-//! Finding the data to recover in a pool: logs, the extents of the buffer's tables, those of the
-//! repository.
+//! Finding the data to recover in a pool: logs, and the nodes of the stages' items.
 //!
 //! Everything that the manifest names is recovered. If edits of it are lost, unnamed data that its
 //! own header identifies is recovered too; the nodes of free extents are old ones, and lose by
 //! their numbers unless the entries that deleted them are gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use terrace_media::{OpenMode, PoolHeader, Span};
 
 use super::gather::{FoundLog, Gathered, Watch, note_walked};
-use super::nodes::{Area, REPOSITORY, Rescue};
+use super::nodes::Rescue;
 use super::report::{Findings, PartState};
 use super::source::{Source, SourcePool, Trust};
 use crate::db::inspect::LostKeys;
 use crate::db::open::REDO_ROOTS;
-use crate::designs::repository_extents as repository;
+use crate::designs::SALVAGES;
 use crate::error::{Error, Result};
 use crate::parts::log::layout::{check_log_header, log_id};
 use crate::parts::manifest::LogPlace;
+use crate::parts::manifest::item::Owner;
 use crate::parts::redo::layout as redo;
-use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
+use crate::stages::salvage::Unnamed;
 
 /// An unnamed part of the pool that its own header identifies.
 enum Told {
     Log(u64),
-    Table(u64),
-    Extent(u64),
+    Item(&'static Owner, u64),
+}
+
+/// Returns what the header of an unnamed part identifies, and the part's length if it is recorded.
+fn identify(head: &[u8; 64], off: u64) -> Option<(Told, Option<u64>)> {
+    match log_id(head) {
+        Some(id) if check_log_header(head, None, id, off).is_ok() => Some((Told::Log(id), None)),
+        _ => SALVAGES.iter().find_map(|salvage| {
+            let (id, len) = (salvage.identify)(head, off)?;
+            Some((Told::Item(salvage.owner, id), len))
+        }),
+    }
 }
 
 /// Returns unnamed parts identified by their headers, with the space up to the next part.
@@ -44,22 +54,13 @@ fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Told)> {
     };
     let mut found = Vec::new();
     pool.places(&mut |off, head| {
-        let told = match log_id(head) {
-            Some(id) if check_log_header(head, None, id, off).is_ok() => Told::Log(id),
-            _ => match (
-                decode_table_header(head, off),
-                repository::extent_length(head, off),
-            ) {
-                (Ok(id), _) => Told::Table(id),
-                (_, Some(len)) => Told::Extent(len),
-                _ => return,
-            },
-        };
-        if !inside(off) {
-            found.push((off, told));
+        if !inside(off)
+            && let Some((told, len)) = identify(head, off)
+        {
+            found.push((off, len, told));
         }
     });
-    let starts: Vec<u64> = found.iter().map(|(off, _)| *off).collect();
+    let starts: Vec<u64> = found.iter().map(|(off, ..)| *off).collect();
     let end_of = |off: u64| {
         let next = starts.iter().copied().filter(|at| *at > off).min();
         let named = named
@@ -69,8 +70,8 @@ fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Told)> {
             .min();
         next.into_iter().chain(named).min().unwrap_or(pool.bytes)
     };
-    let sized = found.into_iter().map(|(off, told)| {
-        let len = end_of(off) - off;
+    let sized = found.into_iter().map(|(off, len, told)| {
+        let len = len.unwrap_or_else(|| end_of(off) - off);
         (Span { off, len }, told)
     });
     sized.collect()
@@ -135,81 +136,20 @@ pub(super) fn take_nodes(
         _ => BTreeMap::new(),
     };
     let mut rescue = Rescue::new(pool, words, !power_lost);
-    let mut headers = BTreeSet::new();
-    for table in source.state.tables.values() {
-        for (i, extent) in table.extents.iter().enumerate() {
-            let head = (i == 0).then_some(table.head);
-            let bytes = rescue.bytes(extent.span.off, TABLE_HEADER_BYTES as u64);
-            let id = bytes.and_then(|bytes| decode_table_header(bytes, extent.span.off).ok());
-            // Merged extents keep the headers of their own memtables, so no id occurs twice.
-            let replaced = id.is_some_and(|id| i == 0 && id != table.id || !headers.insert(id));
-            let area = Area::new("buffer", table.id, extent.span)
-                .nodes(TABLE_NODES_AT as u64, extent.used.min(extent.span.len))
-                .seqs(table.seq_first, table.seq_last)
-                .replaced(replaced)
-                .head(head);
-            let problem = id.is_none().then_some("its header is damaged");
-            rescue.add(area, problem);
-        }
-    }
-    if let Some(meta) = &source.state.repository {
-        let head = meta.head.off + repository::NODES_AT;
-        let (entries, reclaiming) =
-            repository::head_words(&|at| rescue.word(meta.head.off + at).unwrap_or(0));
-        rescue.expect_repository(Some(entries), reclaiming);
-        let area = Area::new(REPOSITORY, 0, meta.head).head(Some(head));
-        rescue.add(area, None);
-        for span in &meta.extents {
-            add_extent(&mut rescue, *span, span.len, power_lost);
-        }
-    }
+    let mut found = Vec::new();
     for (span, told) in unnamed(source, pool) {
-        match told {
-            Told::Table(id) if source.wants_unnamed_table(id) => {
-                let area = Area::new("buffer", id, span)
-                    .nodes(TABLE_NODES_AT as u64, span.len)
-                    .open_end()
-                    .head(Some(span.off + TABLE_HEADER_BYTES as u64));
-                rescue.add(area, None);
-            }
-            Told::Extent(len) if source.wants_unnamed_extent(span.off) => {
-                rescue.expect_repository(None, 0);
-                let span = Span { off: span.off, len };
-                add_extent(&mut rescue, span, len, power_lost);
-            }
-            _ => {}
+        if let Told::Item(owner, id) = told
+            && source.wants_unnamed(owner, id)
+        {
+            found.push(Unnamed { owner, id, span });
         }
+    }
+    for salvage in SALVAGES {
+        let own: Vec<_> = found.extract_if(.., |f| f.owner == salvage.owner).collect();
+        let nodes = (salvage.nodes)(&source.state, &own, &mut rescue);
+        rescue.add(nodes);
     }
     rescue.run(gathered, findings, watch)
-}
-
-fn add_extent(rescue: &mut Rescue<'_>, span: Span, length: u64, power_lost: bool) {
-    let words = repository::extent_words(&|at| rescue.word(span.off + at).unwrap_or(0));
-    let head = rescue.bytes(span.off, repository::NODES_AT);
-    let (known, placed) = head.map_or((false, false), |bytes| {
-        let known = repository::is_extent(bytes, span.off, length);
-        (known, known || repository::is_placed(bytes, span.off))
-    });
-    // The page with `used` may be newer than those that it counts, which then contain nodes of an
-    // earlier use of the space; nodes after `synced` are still in the buffer, or in the extent that
-    // they were copied from.
-    let used = match words.synced {
-        Some(synced) if power_lost => synced,
-        synced => words.used.max(synced.unwrap_or(0)),
-    };
-    // A page from elsewhere may contain a wrong `used`.
-    let fits = placed && (repository::NODES_AT..=span.len).contains(&used);
-    let area = Area::new(REPOSITORY, 0, span)
-        // Without `used` every node up to the end counts that another one leads to.
-        .nodes(repository::NODES_AT, if fits { used } else { span.len })
-        .replaced(!placed)
-        .with_dead();
-    let problem = match (known, fits) {
-        (false, _) => Some("an extent has lost its header"),
-        (true, false) => Some("an extent says that more of it is used than there is"),
-        (true, true) => None,
-    };
-    rescue.add(area, problem);
 }
 
 /// Returns the words that interrupted batches of links write.

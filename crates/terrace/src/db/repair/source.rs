@@ -14,11 +14,16 @@ use terrace_media::{File, FileSystem, OpenMode, PoolHeader, Span};
 
 use super::report::{Findings, PartState};
 use crate::db::inspect::LostKeys;
+use crate::designs::OWNERS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::Fixed;
-use crate::parts::manifest::layout::{HEADER_BYTES, Roots, decode_header, newer_version};
+use crate::parts::manifest::item::Owner;
+use crate::parts::manifest::layout::{
+    HEADER_BYTES, Roots, decode_header, other_version, version_text,
+};
 use crate::parts::manifest::salvage::{Piece, Salvaged, salvage};
 use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, LogPlace, State};
+use crate::parts::sstable::{FileMeta, TABLE_FILE};
 use crate::stages::names::{log_file_id, table_file_number};
 use crate::types::DbId;
 
@@ -60,10 +65,8 @@ pub(super) struct Source {
     pub(super) state: State,
     /// What edits that were read have given up, and the number below which everything unnamed was
     /// given up earlier.
-    gone_files: BTreeSet<u64>,
     gone_logs: BTreeSet<u64>,
-    gone_tables: BTreeSet<u64>,
-    gone_extents: BTreeSet<u64>,
+    gone_items: BTreeSet<(u8, u64)>,
     first_id: u64,
 }
 
@@ -98,10 +101,8 @@ impl Source {
             pool: None,
             trust: Trust::Nothing,
             state: State::default(),
-            gone_files: BTreeSet::new(),
             gone_logs: BTreeSet::new(),
-            gone_tables: BTreeSet::new(),
-            gone_extents: BTreeSet::new(),
+            gone_items: BTreeSet::new(),
             first_id: 0,
             fixed,
         };
@@ -134,16 +135,13 @@ impl Source {
 
     /// Returns why table file `number` is not used; `None` if it is.
     pub(super) fn ignores_table(&self, number: u64) -> Option<&'static str> {
-        self.ignores(
-            number,
-            self.state.files.contains_key(&number),
-            &self.gone_files,
-        )
+        self.ignores_item(&TABLE_FILE, number)
     }
 
     /// Returns why log `id` is not used; `None` if it is.
     pub(super) fn ignores_log(&self, id: u64) -> Option<&'static str> {
-        self.ignores(id, self.state.logs.contains_key(&id), &self.gone_logs)
+        let named = self.state.logs.contains_key(&id);
+        self.ignores(named, self.gone_logs.contains(&id), id < self.first_id)
     }
 
     /// Returns where log `id` must end, if the manifest records it.
@@ -151,30 +149,29 @@ impl Source {
         self.state.logs.get(&id).and_then(|log| log.end)
     }
 
-    /// Returns whether an unnamed table of the buffer, found in the pool, is used.
-    pub(super) fn wants_unnamed_table(&self, id: u64) -> bool {
-        self.ignores(id, false, &self.gone_tables).is_none()
+    /// Returns whether an unnamed item, found in the pool, is used.
+    pub(super) fn wants_unnamed(&self, owner: &Owner, id: u64) -> bool {
+        self.ignores_item(owner, id).is_none()
     }
 
     /// Returns whether an unnamed log, found in the pool, is used.
     pub(super) fn wants_unnamed_log(&self, id: u64) -> bool {
-        self.ignores(id, false, &self.gone_logs).is_none()
+        self.ignores_log(id).is_none()
     }
 
-    /// Returns whether an unnamed extent of the repository, found in the pool at `off`, is used.
-    pub(super) fn wants_unnamed_extent(&self, off: u64) -> bool {
-        self.trust != Trust::Whole && !self.gone_extents.contains(&off)
+    fn ignores_item(&self, owner: &Owner, id: u64) -> Option<&'static str> {
+        let gone = self.gone_items.contains(&(owner.tag, id));
+        let is_old = owner.numbered && id < self.first_id;
+        self.ignores(self.state.has_item(owner, id), gone, is_old)
     }
 
-    fn ignores(&self, number: u64, named: bool, gone: &BTreeSet<u64>) -> Option<&'static str> {
+    fn ignores(&self, named: bool, gone: bool, is_old: bool) -> Option<&'static str> {
         match self.trust {
             Trust::Nothing => None,
             _ if named => None,
             Trust::Whole => Some("the manifest does not name it, so nothing needs it"),
-            Trust::Part if gone.contains(&number) => Some("the manifest says that it was given up"),
-            Trust::Part if number < self.first_id => {
-                Some("the manifest, which was newer, does not name it")
-            }
+            Trust::Part if gone => Some("the manifest says that it was given up"),
+            Trust::Part if is_old => Some("the manifest, which was newer, does not name it"),
             Trust::Part => None,
         }
     }
@@ -188,23 +185,20 @@ impl Source {
         };
         let state = &self.state;
         let in_file = |id: &u64| state.logs[id].place == LogPlace::File;
-        let there = state.files.keys().all(|n| has(&self.tables, *n))
+        let there = state
+            .items()
+            .all(|file: &FileMeta| has(&self.tables, file.number))
             && state
                 .logs
                 .keys()
                 .filter(|id| in_file(id))
                 .all(|n| has(&self.logs, *n));
-        let known = state
-            .files
-            .keys()
-            .chain(state.logs.keys())
-            .chain(state.tables.keys());
-        let gone = self
-            .gone_files
-            .iter()
-            .chain(&self.gone_logs)
-            .chain(&self.gone_tables);
-        let known = known.chain(gone).map(|n| n + 1).max();
+        let numbered = |tag: u8| OWNERS.iter().any(|o| o.tag == tag && o.numbered);
+        let items = state.all_items().map(|item| (item.owner().tag, item.id()));
+        let items = items.chain(self.gone_items.iter().copied());
+        let items = items.filter(|(tag, _)| numbered(*tag)).map(|(_, id)| id);
+        let logs = state.logs.keys().chain(&self.gone_logs).copied();
+        let known = items.chain(logs).map(|id| id + 1).max();
         let next = known.unwrap_or(0).max(state.next_id);
         let last = |all: &BTreeSet<(u64, String)>| all.last().map_or(0, |(n, _)| *n);
         let newer = last(&self.tables).max(last(&self.logs)) >= next.max(1);
@@ -358,15 +352,9 @@ impl Source {
         trust: Trust,
         findings: &mut Findings,
     ) -> Result<Option<DbId>> {
-        if let Some(version) = newer_version(bytes) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "the manifest in {} has version {version}, which a later version of this \
-                     program wrote: repair the database with that",
-                    path.display()
-                ),
-            ));
+        if let Some(version) = other_version(bytes) {
+            let text = format!("{}: {}", path.display(), version_text(version));
+            return Err(Error::new(ErrorKind::Unsupported, text));
         }
         let mut first = None;
         let mut problem = String::new();
@@ -376,7 +364,7 @@ impl Source {
             problems,
             torn,
             ..
-        } = salvage(bytes, offset, generation, &mut |piece| {
+        } = salvage(bytes, offset, generation, OWNERS, &mut |piece| {
             match piece {
                 Piece::Record {
                     number, changes, ..
@@ -426,30 +414,18 @@ impl Source {
         self.trust = Trust::Nothing;
         self.state = State::default();
         self.first_id = 0;
-        for gone in [
-            &mut self.gone_files,
-            &mut self.gone_logs,
-            &mut self.gone_tables,
-            &mut self.gone_extents,
-        ] {
-            gone.clear();
-        }
+        self.gone_logs.clear();
+        self.gone_items.clear();
     }
 
     fn note_edit(&mut self, number: u64, changes: &[Change]) {
         for change in changes {
             match change {
-                Change::FileRemoved { number } => {
-                    self.gone_files.insert(*number);
-                }
                 Change::LogRetired { id } => {
                     self.gone_logs.insert(*id);
                 }
-                Change::TableRemoved { id } | Change::MergeEnded { newer: id, .. } => {
-                    self.gone_tables.insert(*id);
-                }
-                Change::RepositoryExtentRemoved { off } => {
-                    self.gone_extents.insert(*off);
+                Change::Removed { owner, id } => {
+                    self.gone_items.insert((owner.tag, *id));
                 }
                 // The first record is the state with which the generation began.
                 Change::NextId { id } if number == 0 => self.first_id = *id,
@@ -505,7 +481,7 @@ impl SourcePool {
                 records,
                 generation,
                 ..
-            } = salvage(&bytes, off, None, &mut |_| Ok(()))?;
+            } = salvage(&bytes, off, None, OWNERS, &mut |_| Ok(()))?;
             if records == 0 {
                 continue;
             }

@@ -2,16 +2,19 @@
 //! changes.
 
 use terrace_media::Span;
-use terrace_media::decoder::{Decoder, Seen, same, seal};
+use terrace_media::decoder::{Decoder, Seen, kind_of, same, seal};
 
-use super::edit::{Change, FileMeta, LogPlace, TableExtent, TableMeta, Totals};
+use super::ManifestError;
+use super::edit::{Change, LogPlace, Totals};
+use super::item::Owners;
 use super::layout::{
     HEADER_BYTES, Header, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, decode_header,
-    encode_header, generation_of, newer_version, record_checksum,
+    encode_header, generation_of, other_version, record_checksum,
 };
 use super::replay::replay;
 use super::salvage::salvage;
 use super::state::State;
+use crate::error::ErrorKind;
 use crate::parts::codec::Reader;
 use crate::parts::codec::decoders::refused;
 use crate::types::DbId;
@@ -19,18 +22,23 @@ use crate::types::DbId;
 /// The generation of the manifest.
 const GENERATION: u64 = 3;
 
-pub(crate) fn decoders() -> Vec<Decoder> {
+/// The registered owners; a type, since decoders are plain functions.
+pub(crate) trait Registry {
+    const OWNERS: Owners;
+}
+
+pub(crate) fn decoders<R: Registry>() -> Vec<Decoder> {
     vec![
         Decoder {
             name: "manifest-header",
             seeds: || vec![header()],
             mend: |bytes| seal(bytes, HEADER_BYTES - 4),
             run: |bytes| {
-                let (generation, newer) = (generation_of(bytes), newer_version(bytes));
+                let (generation, other) = (generation_of(bytes), other_version(bytes));
                 match decode_header(bytes, 0) {
                     Ok(header) => {
                         same("the generation", &generation, &Some(header.generation))?;
-                        same("a later version", &newer, &None)?;
+                        same("another version", &other, &None)?;
                         let again = encode_header(header);
                         same("a header", &&again[..], &&bytes[..HEADER_BYTES])?;
                         Ok(Seen::Accepted(0))
@@ -47,7 +55,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
                     change.encode(&mut bytes);
                     bytes
                 };
-                changes().iter().map(encoded).collect()
+                changes(R::OWNERS).iter().map(encoded).collect()
             },
             mend: |_| {},
             run: |bytes| {
@@ -56,9 +64,9 @@ pub(crate) fn decoders() -> Vec<Decoder> {
                 // BOUND: every change consumes bytes.
                 while r.remaining() > 0 {
                     tags |= 1 << (bytes[bytes.len() - r.remaining()] % 64);
-                    match Change::decode(&mut r) {
+                    match Change::decode(&mut r, R::OWNERS) {
                         Ok(change) => change.encode(&mut again),
-                        Err(e) => return Ok(refused(&e)),
+                        Err(e) => return Ok(refusal(&e)),
                     }
                 }
                 same("changes", &again.as_slice(), &bytes)?;
@@ -67,9 +75,9 @@ pub(crate) fn decoders() -> Vec<Decoder> {
         },
         Decoder {
             name: "manifest",
-            seeds,
+            seeds: seeds::<R>,
             mend,
-            run,
+            run: run::<R>,
         },
     ]
 }
@@ -84,40 +92,9 @@ fn header() -> Vec<u8> {
 }
 
 /// Returns a change of each kind, in an order that the state accepts.
-fn changes() -> Vec<Change> {
+fn changes(owners: Owners) -> Vec<Change> {
     let span = |off: u64| Span { off, len: 65536 };
-    let table = |id: u64| TableMeta {
-        id,
-        level: 1,
-        head: id << 20,
-        extents: vec![TableExtent {
-            span: span(id << 20),
-            used: 1000,
-        }],
-        filter: id.is_multiple_of(2).then(|| span(7 << 30)),
-        entries: 10,
-        bytes: 900,
-        seq_first: 5 * id,
-        seq_last: 5 * id + 4,
-        merging_into: None,
-    };
-    let file = |number: u64, ranges: u64| FileMeta {
-        number,
-        level: 0,
-        run: 2,
-        bytes: 5000,
-        entries: 40,
-        tombstones: 3,
-        seq_first: 1,
-        seq_last: 60,
-        first: (1, b"alpha".to_vec()),
-        last: (2, b"".to_vec()),
-        range_deletes: ranges,
-        reach: (ranges > 0).then(|| ((1, b"a".to_vec()), (2, b"z".to_vec()))),
-        expiring: 4,
-        expiry_last: 1_700_000_000_000,
-    };
-    vec![
+    let mut changes = vec![
         Change::Created,
         Change::LogCreated {
             id: 1,
@@ -129,33 +106,6 @@ fn changes() -> Vec<Change> {
         },
         Change::LogEnded { id: 2, end: 64000 },
         Change::LogRetired { id: 1 },
-        Change::TableAdded(table(3)),
-        Change::TableAdded(table(4)),
-        Change::TableMoved { id: 3, level: 2 },
-        Change::MergeBegun { newer: 4, older: 3 },
-        Change::MergeEnded {
-            newer: 4,
-            older: 3,
-            level: 2,
-            filter: Some(span(9 << 30)),
-            entries: 20,
-            bytes: 1800,
-        },
-        Change::TableRemoved { id: 3 },
-        Change::RepositoryCreated {
-            head: span(1 << 24),
-        },
-        Change::RepositoryExtentAdded {
-            span: span(1 << 25),
-        },
-        Change::RepositoryExtentRemoved { off: 1 << 25 },
-        Change::FileAdded(file(5, 0)),
-        Change::FileAdded(file(6, 2)),
-        Change::FileMoved {
-            number: 5,
-            level: 3,
-        },
-        Change::FileRemoved { number: 6 },
         Change::LastSeq { seq: 77 },
         Change::NextId { id: 8 },
         Change::Time {
@@ -167,8 +117,19 @@ fn changes() -> Vec<Change> {
             log_files: 3,
             table_files: 1 << 40,
         }),
-        Change::Closed,
-    ]
+    ];
+    for owner in owners {
+        let samples = (owner.samples)();
+        changes.extend(samples.iter().cloned().map(Change::Added));
+        changes.extend(samples.iter().cloned().map(Change::Changed));
+        // The last one: others may lead to an earlier one.
+        changes.extend(samples.last().map(|item| Change::Removed {
+            owner,
+            id: item.id(),
+        }));
+    }
+    changes.push(Change::Closed);
+    changes
 }
 
 /// Returns a manifest of these records.
@@ -185,8 +146,8 @@ fn manifest(records: &[&[Change]]) -> Vec<u8> {
     bytes
 }
 
-fn seeds() -> Vec<Vec<u8>> {
-    let all = changes();
+fn seeds<R: Registry>() -> Vec<Vec<u8>> {
+    let all = changes(R::OWNERS);
     let each: Vec<&[Change]> = all.chunks(1).collect();
     let some: Vec<&[Change]> = all.chunks(5).collect();
     vec![
@@ -217,9 +178,21 @@ fn mend(bytes: &mut [u8]) {
     }
 }
 
-fn run(bytes: &[u8]) -> Result<Seen, String> {
-    let replayed = replay(bytes, 0, GENERATION);
-    let salvaged = salvage(bytes, 0, Some(GENERATION), &mut |_| Ok(()));
+fn run<R: Registry>(bytes: &[u8]) -> Result<Seen, String> {
+    let replayed = replay(bytes, 0, GENERATION, R::OWNERS);
+    let salvaged = salvage(bytes, 0, Some(GENERATION), R::OWNERS, &mut |_| Ok(()));
+    if let Err(e @ ManifestError::UnknownOwner { .. }) = &replayed {
+        return match salvaged {
+            Ok(_) => Err("salvage skips an item of an unknown owner".into()),
+            Err(_) => Ok(refusal(e)),
+        };
+    }
+    // Salvage goes on where a replay has ended.
+    if let Err(e) = &salvaged
+        && e.kind() == ErrorKind::Unsupported
+    {
+        return Ok(Seen::Refused(kind_of("salvage", "known owners")));
+    }
     let salvaged = salvaged.map_err(|e| format!("a rescue fails: {e}"))?;
     match replayed {
         Ok(replayed) => {
@@ -243,8 +216,17 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
             }
             let spans = state.spans().len().min(15) as u64;
             let shape = replayed.number.min(15) << 8 | spans << 4;
-            Ok(Seen::Accepted(shape | state.files.len().min(15) as u64))
+            Ok(Seen::Accepted(
+                shape | state.all_items().count().min(15) as u64,
+            ))
         }
-        Err(e) => Ok(refused(&e)),
+        Err(e) => Ok(refusal(&e)),
+    }
+}
+
+fn refusal(e: &ManifestError) -> Seen {
+    match e {
+        ManifestError::Corrupt(e) => refused(e),
+        e => Seen::Refused(kind_of("manifest", &e.to_string())),
     }
 }

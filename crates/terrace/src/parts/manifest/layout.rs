@@ -3,7 +3,7 @@
 //! |  at | size | field      |                                                       |
 //! |-----|------|------------|-------------------------------------------------------|
 //! |   0 |    4 | magic      | "TMAN"                                                |
-//! |   4 |    4 | version    | 4                                                     |
+//! |   4 |    4 | version    | 5                                                     |
 //! |   8 |    8 | generation | ascending; in a pool the superblock names the valid one |
 //! |  16 |    8 | file bytes | the least length of the file; 0 in a pool             |
 //! |  24 |   16 | database   | its id                                                |
@@ -46,7 +46,7 @@ const ROOT_SPARE_LENGTH: usize = 4;
 
 const MAGIC: [u8; 4] = *b"TMAN";
 /// The version that this program writes.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 const AT_DATABASE: usize = 24;
 const AT_ZERO: usize = AT_DATABASE + DbId::BYTES;
 
@@ -129,14 +129,29 @@ pub(crate) fn manifest_database(bytes: &[u8]) -> Option<DbId> {
     DbId::at(rest.get(AT_DATABASE - 8..)?)
 }
 
-/// Returns the version in the valid header of a later version; magic and checksum keep their
+/// Returns the version in the valid header of another version; magic and checksum keep their
 /// places.
-pub(crate) fn newer_version(bytes: &[u8]) -> Option<u32> {
+pub(crate) fn other_version(bytes: &[u8]) -> Option<u32> {
     let (checked, rest) = bytes.split_at_checked(60)?;
     let stored = u32::from_le_bytes(*rest.first_chunk()?);
     let version = u32::from_le_bytes(*checked[4..].first_chunk()?);
     let sound = checked[..4] == MAGIC && stored == codec::checksum(checked);
-    (sound && version > VERSION).then_some(version)
+    (sound && version != VERSION).then_some(version)
+}
+
+/// Returns the sentence that refuses a manifest of another version.
+pub(crate) fn version_text(version: u32) -> String {
+    match version > VERSION {
+        true => format!(
+            "the manifest has version {version} and this program knows up to {VERSION}; use a \
+             later version"
+        ),
+        false => format!(
+            "the manifest has version {version}, which an earlier release wrote, and this program \
+             reads version {VERSION} only; dump the database with that release and load the dump \
+             into a new one"
+        ),
+    }
 }
 
 /// Returns the generation in a header, if there is one, without validating the rest.

@@ -16,13 +16,14 @@
 //!   N4  After a failed commit all later ones fail, since the contents of the medium are unknown. A
 //!       caller may retry only if nothing was written, or only a draft without a name.
 //!
-//! Bytes: layout.rs and edit.rs. Any thread may commit; a lock orders commits.
+//! Bytes: layout.rs, edit.rs, and those of items with their owners. Any thread may commit; a lock orders commits.
 
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 mod edit;
 mod file;
 mod home;
+pub(crate) mod item;
 pub(crate) mod layout;
 mod pool;
 mod replay;
@@ -34,7 +35,7 @@ mod tests;
 mod watch;
 mod writer;
 
-pub(crate) use edit::{Change, Edit, FileMeta, LogPlace, TableExtent, TableMeta, Totals};
+pub(crate) use edit::{Change, Edit, LogPlace, Totals, refuse};
 pub(crate) use file::{BYTES_MAX as FILE_BYTES_MAX, NAME as FILE_NAME};
 pub(crate) use state::{LogMeta, State};
 pub(crate) use writer::Manifest;
@@ -55,10 +56,15 @@ pub(crate) enum ManifestError {
     /// Bytes on the medium are damaged, or an edit contradicts the state. In the second case
     /// nothing was written and the manifest remains usable.
     Corrupt(DecodeError),
-    /// A later version of this program wrote the manifest.
-    Newer {
+    /// Another version of this program wrote the manifest.
+    Version {
         /// The version of the manifest.
         version: u32,
+    },
+    /// The manifest has items of an owner that this program does not know.
+    UnknownOwner {
+        /// The owner's tag.
+        tag: u8,
     },
     /// The pool has no space for the manifest. Nothing was written and the manifest remains usable.
     Alloc(AllocError),
@@ -81,7 +87,8 @@ impl ManifestError {
     pub(crate) fn is_final(&self) -> bool {
         match self {
             ManifestError::Corrupt(_) | ManifestError::Alloc(_) | ManifestError::Draft(_) => false,
-            ManifestError::Newer { .. }
+            ManifestError::Version { .. }
+            | ManifestError::UnknownOwner { .. }
             | ManifestError::Pool(_)
             | ManifestError::Io(_)
             | ManifestError::Gone(_)
@@ -94,11 +101,11 @@ impl fmt::Display for ManifestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ManifestError::Corrupt(e) => e.fmt(f),
-            ManifestError::Newer { version } => write!(
+            ManifestError::Version { version } => f.write_str(&layout::version_text(*version)),
+            ManifestError::UnknownOwner { tag } => write!(
                 f,
-                "the manifest has version {version} and this program knows up to {}; use a later \
-                 version",
-                layout::VERSION
+                "the manifest names items of kind {tag}, which this version of Terrace does not \
+                 know; use the version that wrote them, or a later one"
             ),
             ManifestError::Alloc(e) => write!(f, "the manifest cannot grow: {e}"),
             ManifestError::Draft(e) => write!(f, "the manifest cannot be written anew: {e}"),
@@ -121,7 +128,10 @@ impl Error for ManifestError {
             ManifestError::Alloc(e) => Some(e),
             ManifestError::Pool(e) => Some(e),
             ManifestError::Io(e) | ManifestError::Draft(e) => Some(e),
-            ManifestError::Newer { .. } | ManifestError::Gone(_) | ManifestError::Failed(_) => None,
+            ManifestError::Version { .. }
+            | ManifestError::UnknownOwner { .. }
+            | ManifestError::Gone(_)
+            | ManifestError::Failed(_) => None,
         }
     }
 }
@@ -130,7 +140,7 @@ impl From<ManifestError> for crate::error::Error {
     fn from(e: ManifestError) -> crate::error::Error {
         match e {
             ManifestError::Corrupt(e) => crate::error::Error::from(e),
-            ManifestError::Newer { .. } => {
+            ManifestError::Version { .. } | ManifestError::UnknownOwner { .. } => {
                 crate::error::Error::new(ErrorKind::Unsupported, e.to_string())
             }
             ManifestError::Alloc(e) => crate::error::Error::from(e),

@@ -1,7 +1,9 @@
 //! Replays the records of a manifest, and distinguishes the end left by a crash from damage.
 
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::Change;
+use crate::parts::manifest::item::Owners;
 use crate::parts::manifest::layout::{
     HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_header, record_checksum,
 };
@@ -19,7 +21,12 @@ pub(super) struct Replayed {
 
 /// Replays the records of `generation` in `bytes`; `base` is the offset of the first byte for
 /// errors.
-pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replayed, DecodeError> {
+pub(super) fn replay(
+    bytes: &[u8],
+    base: u64,
+    generation: u64,
+    owners: Owners,
+) -> Result<Replayed, ManifestError> {
     let header = check_header(bytes.get(..HEADER_BYTES).unwrap_or(bytes), generation, base)?;
     let mut r = Replayed {
         db: header.db,
@@ -31,7 +38,7 @@ pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replaye
     let end = loop {
         match whole_record(bytes, r.tail, generation, base) {
             Ok((header, record)) if header.number == r.number => {
-                apply(&mut r.state, &header, record, base + r.tail)?;
+                apply(&mut r.state, &header, record, base + r.tail, owners)?;
                 r.tail += (record.len().next_multiple_of(RECORD_ALIGN)) as u64;
                 r.number += 1;
             }
@@ -45,7 +52,7 @@ pub(super) fn replay(bytes: &[u8], base: u64, generation: u64) -> Result<Replaye
         }
     };
     if r.number == 0 || later_record(bytes, r.tail, generation, r.number) {
-        return Err(end);
+        return Err(end.into());
     }
     Ok(r)
 }
@@ -94,22 +101,27 @@ fn apply(
     header: &RecordHeader,
     record: &[u8],
     offset: u64,
-) -> Result<(), DecodeError> {
+    owners: Owners,
+) -> Result<(), ManifestError> {
     let payload = record.get(RECORD_HEADER_BYTES..).unwrap_or(&[]);
     let mut r = Reader::new(
         "manifest edit",
         offset + RECORD_HEADER_BYTES as u64,
         payload,
     );
+    let mut changes = Vec::new();
     // BOUND: every change consumes bytes of the record.
     for _ in 0..header.change_count {
         let at = r.offset();
-        let change = Change::decode(&mut r)?;
+        let change = Change::decode(&mut r, owners)?;
         state
             .apply(&change)
             .map_err(|e| DecodeError { offset: at, ..e })?;
+        changes.push(change);
     }
-    r.end()
+    let checked = state.check(&changes);
+    checked.map_err(|e| DecodeError { offset, ..e })?;
+    Ok(r.end()?)
 }
 
 /// Returns whether a record of this generation with a number above `number` follows `tail`.

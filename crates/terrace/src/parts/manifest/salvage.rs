@@ -5,7 +5,9 @@
 //! with the next valid one. Changes that contradict the state, since earlier ones are missing, are
 //! reported and not applied.
 
+use super::ManifestError;
 use super::edit::Change;
+use super::item::Owners;
 use super::layout::{
     HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_header, generation_of,
     record_checksum,
@@ -45,11 +47,13 @@ pub(crate) type Visit<'a> = &'a mut dyn FnMut(Piece<'_>) -> Result<()>;
 /// expected generation, `None` the one in the header.
 ///
 /// # Errors
-/// Fails if `visit` fails. Damage is not an error.
+/// Fails if `visit` fails, and if there are items of an owner that is not in `owners`. Damage is
+/// not an error.
 pub(crate) fn salvage(
     bytes: &[u8],
     base: u64,
     generation: Option<u64>,
+    owners: Owners,
     visit: Visit<'_>,
 ) -> Result<Salvaged> {
     let head = bytes.get(..HEADER_BYTES).unwrap_or(bytes);
@@ -61,12 +65,17 @@ pub(crate) fn salvage(
             generation,
             ..Salvaged::default()
         },
+        owners,
         visit,
     };
     if let Err(e) = check_header(head, generation, base) {
         walk.problem(&e)?;
     }
     walk.records()?;
+    let state = &walk.found.state;
+    if let Err(e) = state.check(&state.to_changes()) {
+        walk.problem(&DecodeError { offset: base, ..e })?;
+    }
     Ok(walk.found)
 }
 
@@ -74,6 +83,7 @@ struct Walk<'a> {
     bytes: &'a [u8],
     base: u64,
     found: Salvaged,
+    owners: Owners,
     visit: Visit<'a>,
 }
 
@@ -145,17 +155,18 @@ impl Walk<'_> {
         // BOUND: every change consumes bytes of the record.
         for _ in 0..header.change_count {
             let at = r.offset();
-            match Change::decode(&mut r) {
+            match Change::decode(&mut r, self.owners) {
                 Ok(change) => {
                     if let Err(e) = self.found.state.apply(&change) {
                         self.problem(&DecodeError { offset: at, ..e })?;
                     }
                     changes.push(change);
                 }
-                Err(e) => {
+                Err(ManifestError::Corrupt(e)) => {
                     self.problem(&e)?;
                     break;
                 }
+                Err(e) => return Err(e.into()),
             }
         }
         self.found.records += 1;

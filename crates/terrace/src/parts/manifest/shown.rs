@@ -11,41 +11,37 @@ use super::{Change, Edit};
 
 impl fmt::Display for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |wanted: fn(&Change) -> bool, what: &'static str| {
+        let mut owners: Vec<_> = self.changes.iter().filter_map(Change::owner).collect();
+        owners.sort_by_key(|owner| owner.tag);
+        owners.dedup();
+        let count = |wanted: &dyn Fn(&Change) -> bool| {
             let found = self.changes.iter().filter(|change| wanted(change));
-            Count(found.count() as u64, what)
+            found.count() as u64
         };
-        let bytes = self.changes.iter().map(|change| match change {
-            Change::TableAdded(table) => table.bytes,
-            Change::FileAdded(file) => file.bytes,
-            Change::MergeEnded { bytes, .. } => *bytes,
-            _ => 0,
-        });
-        let bytes: u64 = bytes.sum();
-        let written = |c: &Change| matches!(c, Change::TableAdded(_) | Change::FileAdded(_));
-        let merged = |c: &Change| matches!(c, Change::MergeEnded { .. });
-        let shifted =
-            |c: &Change| matches!(c, Change::TableMoved { .. } | Change::FileMoved { .. });
-        let removed =
-            |c: &Change| matches!(c, Change::TableRemoved { .. } | Change::FileRemoved { .. });
-        let freed = |c: &Change| matches!(c, Change::RepositoryExtentRemoved { .. });
-        let retired = |c: &Change| matches!(c, Change::LogRetired { .. });
-        let counts = [
-            (count(written, "table"), "written"),
-            (count(merged, "table"), "merged into an older one"),
-            (count(shifted, "table"), "moved to another level"),
-            (count(removed, "table"), "removed"),
-            (count(freed, "extent"), "freed"),
-            (count(retired, "log"), "retired"),
-        ];
+        let mut counts = Vec::new();
+        for owner in owners {
+            let of = |change: &Change| change.owner() == Some(owner);
+            let added = count(&|c| matches!(c, Change::Added(_)) && of(c));
+            let changed = count(&|c| matches!(c, Change::Changed(_)) && of(c));
+            let removed = count(&|c| matches!(c, Change::Removed { .. }) && of(c));
+            counts.push((Count(added, owner.name), "added"));
+            counts.push((Count(changed, owner.name), "changed"));
+            counts.push((Count(removed, owner.name), "removed"));
+        }
+        let retired = count(&|c| matches!(c, Change::LogRetired { .. }));
+        counts.push((Count(retired, "log"), "retired"));
         let mut separator = ": ";
         for (count, what) in counts.iter().filter(|(count, _)| count.0 > 0) {
             write!(f, "{separator}{count} {what}")?;
             separator = ", ";
         }
-        if bytes > 0 {
-            write!(f, ", {} in the result", human_bytes(bytes))?;
+        let bytes = self.changes.iter().map(|change| match change {
+            Change::Added(item) | Change::Changed(item) => item.bytes(),
+            _ => 0,
+        });
+        match bytes.sum() {
+            0 => Ok(()),
+            bytes => write!(f, ", {} in the result", human_bytes(bytes)),
         }
-        Ok(())
     }
 }

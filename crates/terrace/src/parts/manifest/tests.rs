@@ -2,18 +2,22 @@
 
 mod crash;
 mod file;
-mod files;
+mod items;
 
 use std::sync::Arc;
 
 use terrace_media::{AllocError, Backing, Extent, Pool, PoolConfig, Prefault, Span};
 
+use super::item::Owners;
 use super::layout::{HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader};
 use super::replay::replay;
+use super::salvage::salvage;
 use super::state::State;
-use super::{Change, Edit, FileMeta, LogPlace, Manifest, ManifestError, TableExtent, TableMeta};
+use super::{Change, Edit, LogPlace, Manifest, ManifestError, Totals};
 use crate::parts::codec::{DecodeError, Reader};
 use crate::types::{DbId, SEQ_MAX};
+
+use items::{OWNERS, SHEET, SLAB, Sheet, Slab};
 
 /// The database of the manifests.
 const DB: DbId = DbId(*b"sixteen bytes id");
@@ -28,20 +32,14 @@ fn pool(cap_bytes: u64) -> Pool {
     .unwrap()
 }
 
-fn one(change: Change) -> Edit {
-    Edit {
-        changes: vec![change],
-    }
-}
-
 /// Generates edits that are legal for the state, from a seed.
 struct Editor {
     rng: fastrand::Rng,
     next: u64,
     /// The offset of the next extent, far above those of the pool.
     space: u64,
-    /// The maximum number of tables.
-    tables_max: usize,
+    /// The maximum number of slabs.
+    slabs_max: usize,
 }
 
 impl Editor {
@@ -50,7 +48,7 @@ impl Editor {
             rng: fastrand::Rng::with_seed(seed),
             next: 1,
             space: 1 << 30,
-            tables_max: 12,
+            slabs_max: 12,
         }
     }
 
@@ -67,54 +65,17 @@ impl Editor {
         Span { off, len }
     }
 
-    fn table(&mut self) -> TableMeta {
-        let extent = |editor: &mut Editor| {
-            let span = editor.span();
-            TableExtent {
-                span,
-                used: editor.rng.u64(..=span.len),
-            }
-        };
-        let extents = (0..self.rng.usize(1..4)).map(|_| extent(self)).collect();
-        TableMeta {
-            id: self.id(),
-            level: self.rng.u32(..8),
-            head: self.rng.u64(..),
-            extents,
-            filter: self.rng.bool().then(|| self.span()),
-            entries: self.rng.u64(..=1 << 48),
-            bytes: self.rng.u64(..=1 << 48),
-            seq_first: self.rng.u64(..1 << 50),
-            seq_last: self.rng.u64(..1 << 50),
-            merging_into: None,
-        }
-    }
-
-    fn place(&mut self) -> (u32, Vec<u8>) {
-        let key = (0..self.rng.usize(..24)).map(|_| self.rng.u8(..));
-        let key = key.collect();
-        (self.rng.u32(..) >> self.rng.u32(..32), key)
-    }
-
     fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
         (!of.is_empty()).then(|| of[self.rng.usize(..of.len())])
     }
 
     /// Returns a change that the state accepts.
     fn change(&mut self, state: &State) -> Change {
-        let ids: Vec<u64> = state.tables.keys().copied().collect();
-        let merging: Vec<(u64, u64)> = state
-            .tables
-            .values()
-            .filter_map(|t| Some((t.id, t.merging_into?)))
-            .collect();
-        let free: Vec<u64> = ids
-            .iter()
-            .copied()
-            .filter(|id| !merging.iter().any(|(a, b)| a == id || b == id))
-            .collect();
+        let slabs: Vec<u64> = state.items().map(|slab: &Slab| slab.id).collect();
+        let led_to = |id: &u64| state.items().any(|slab: &Slab| slab.next == Some(*id));
+        let free: Vec<u64> = slabs.iter().copied().filter(|id| !led_to(id)).collect();
+        let sheets: Vec<u64> = state.items().map(|sheet: &Sheet| sheet.id).collect();
         let logs: Vec<u64> = state.logs.keys().copied().collect();
-        let files: Vec<u64> = state.files.keys().copied().collect();
         let change = match self.rng.u8(..16) {
             0 => {
                 let file = self.rng.bool();
@@ -134,46 +95,31 @@ impl Editor {
                 let end = end.unwrap_or_else(|| self.rng.u64(1..1 << 40));
                 Change::LogEnded { id, end }
             }),
-            2 | 3 if ids.len() < self.tables_max => Some(Change::TableAdded(self.table())),
-            4 if ids.len() > 4 => self.pick(&free).map(|id| Change::TableRemoved { id }),
-            5 => self.pick(&ids).map(|id| Change::TableMoved {
-                id,
-                level: self.rng.u32(..64),
-            }),
-            6 if free.len() > 1 => Some(Change::MergeBegun {
-                newer: free[1],
-                older: free[0],
-            }),
-            7 => self
-                .pick(&merging)
-                .map(|(newer, older)| Change::MergeEnded {
-                    newer,
-                    older,
-                    level: self.rng.u32(..9),
-                    filter: self.rng.bool().then(|| self.span()),
-                    entries: self.rng.u64(..=1 << 48),
-                    bytes: self.rng.u64(..=1 << 48),
-                }),
-            8 => match &state.repository {
-                None => Some(Change::RepositoryCreated { head: self.span() }),
-                Some(r) if r.extents.len() < 20 => {
-                    let span = self.span();
-                    Some(Change::RepositoryExtentAdded { span })
-                }
-                Some(r) => {
-                    let off = self.pick(&r.extents).map(|s| s.off);
-                    off.map(|off| Change::RepositoryExtentRemoved { off })
-                }
-            },
+            2 | 3 if slabs.len() < self.slabs_max => {
+                let id = self.id();
+                Some(Change::added(self.slab(id, state)))
+            }
+            4 if slabs.len() > 4 => {
+                let owner = &SLAB;
+                self.pick(&free).map(|id| Change::Removed { owner, id })
+            }
+            5 | 6 => self
+                .pick(&slabs)
+                .map(|id| Change::changed(self.slab(id, state))),
+            8 => Some(Change::Totals(Totals {
+                user: self.rng.u64(..) >> self.rng.u32(..64),
+                ..Totals::default()
+            })),
             9 => Some(Change::NextId { id: self.next }),
-            10 if files.len() < 8 => Some(Change::FileAdded(self.file())),
-            11 => self.pick(&files).map(|number| Change::FileMoved {
-                number,
-                level: self.rng.u32(..64),
-            }),
-            12 if files.len() > 4 => self
-                .pick(&files)
-                .map(|number| Change::FileRemoved { number }),
+            10 if sheets.len() < 8 => {
+                let id = self.id();
+                Some(Change::added(self.sheet(id)))
+            }
+            11 => self.pick(&sheets).map(|id| Change::changed(self.sheet(id))),
+            12 if sheets.len() > 4 => {
+                let owner = &SHEET;
+                self.pick(&sheets).map(|id| Change::Removed { owner, id })
+            }
             13 => Some(Change::Closed),
             14 => Some(Change::Created),
             _ => None,
@@ -206,10 +152,10 @@ fn changes_round_trip() {
             let mut bytes = Vec::new();
             change.encode(&mut bytes);
             let mut r = Reader::new("change", 0, &bytes);
-            assert_eq!(&Change::decode(&mut r).unwrap(), change);
+            assert_eq!(&Change::decode(&mut r, OWNERS).unwrap(), change);
             r.end().unwrap();
             bytes.truncate(editor.rng.usize(..bytes.len()));
-            assert!(Change::decode(&mut Reader::new("change", 0, &bytes)).is_err());
+            assert!(Change::decode(&mut Reader::new("change", 0, &bytes), OWNERS).is_err());
         }
         state = after;
         let mut again = State::default();
@@ -228,7 +174,8 @@ fn hostile_changes_are_refused() {
     let mut editor = Editor::new(73);
     for _ in 0..30_000 {
         let mut bytes = Vec::new();
-        Change::TableAdded(editor.table()).encode(&mut bytes);
+        let slab = editor.slab(9, &State::default());
+        Change::added(slab).encode(&mut bytes);
         for _ in 0..rng.usize(..4) {
             let at = rng.usize(..bytes.len());
             bytes[at] = rng.u8(..);
@@ -236,12 +183,17 @@ fn hostile_changes_are_refused() {
         let mut state = State::default();
         let mut r = Reader::new("change", 5, &bytes);
         while r.remaining() > 0 {
-            match Change::decode(&mut r) {
+            match Change::decode(&mut r, OWNERS) {
                 Ok(change) => drop(state.apply(&change)),
-                Err(e) => {
+                Err(ManifestError::Corrupt(e)) => {
                     assert!((5..=5 + bytes.len() as u64).contains(&e.offset));
                     break;
                 }
+                Err(ManifestError::UnknownOwner { tag }) => {
+                    assert!(OWNERS.iter().all(|owner| owner.tag != tag));
+                    break;
+                }
+                Err(e) => panic!("{e}"),
             }
         }
         assert!(
@@ -258,116 +210,153 @@ fn hostile_changes_are_refused() {
 fn contradictions_are_refused() {
     let mut editor = Editor::new(74);
     let mut state = State::default();
-    let table = |id| TableMeta {
-        id,
-        ..Editor::new(id).table()
+    let empty = State::default();
+    let log = Change::LogCreated {
+        id: 1,
+        place: LogPlace::File,
     };
-    for id in [10, 11, 12, 13] {
-        state.apply(&Change::TableAdded(table(id))).unwrap();
+    state.apply(&log).unwrap();
+    for id in [10, 11] {
+        let slab = editor.slab(id, &empty);
+        state.apply(&Change::added(slab)).unwrap();
     }
-    state
-        .apply(&Change::LogCreated {
-            id: 1,
-            place: LogPlace::File,
-        })
-        .unwrap();
-    state
-        .apply(&Change::MergeBegun {
-            newer: 11,
-            older: 10,
-        })
-        .unwrap();
-    let span = editor.span();
-    let ended = |newer, older| Change::MergeEnded {
-        newer,
-        older,
-        level: 1,
-        filter: None,
-        entries: 0,
-        bytes: 0,
-    };
+    // Ids are unique for an owner only.
+    state.apply(&Change::added(editor.sheet(10))).unwrap();
     let refused = [
-        Change::LogCreated {
-            id: 1,
-            place: LogPlace::File,
-        },
+        log,
         Change::LogRetired { id: 2 },
-        Change::TableAdded(table(10)),
-        Change::TableAdded(TableMeta {
-            merging_into: Some(12),
-            ..table(20)
-        }),
-        Change::TableRemoved { id: 14 },
-        Change::TableRemoved { id: 10 },
-        Change::TableRemoved { id: 11 },
-        Change::TableMoved { id: 14, level: 1 },
-        Change::MergeBegun {
-            newer: 12,
-            older: 12,
+        Change::LogEnded { id: 2, end: 5 },
+        Change::added(editor.slab(10, &empty)),
+        Change::added(editor.sheet(10)),
+        Change::changed(editor.slab(12, &empty)),
+        Change::changed(editor.sheet(11)),
+        Change::Removed {
+            owner: &SLAB,
+            id: 12,
         },
-        Change::MergeBegun {
-            newer: 12,
-            older: 14,
+        Change::Removed {
+            owner: &SHEET,
+            id: 11,
         },
-        Change::MergeBegun {
-            newer: 14,
-            older: 12,
-        },
-        Change::MergeBegun {
-            newer: 12,
-            older: 11,
-        },
-        Change::MergeBegun {
-            newer: 12,
-            older: 10,
-        },
-        Change::MergeBegun {
-            newer: 10,
-            older: 12,
-        },
-        ended(12, 10),
-        ended(11, 12),
-        ended(14, 10),
-        Change::RepositoryExtentAdded { span },
-        Change::RepositoryExtentRemoved { off: 1 },
     ];
     for change in refused {
         let before = state.clone();
         assert!(state.apply(&change).is_err(), "{change:?}");
         assert_eq!(state, before);
     }
-    let (a, b) = (state.tables[&10].clone(), state.tables[&11].clone());
-    state.apply(&ended(11, 10)).unwrap();
-    let merged = &state.tables[&10];
-    assert_eq!(merged.extents, [a.extents, b.extents].concat());
-    assert_eq!(merged.seq_first, a.seq_first.min(b.seq_first));
-    assert_eq!(merged.seq_last, a.seq_last.max(b.seq_last));
-    assert_eq!(
-        (merged.level, merged.head, merged.filter),
-        (1, a.head, None)
-    );
-    assert!(!state.tables.contains_key(&11));
-    state
-        .apply(&Change::RepositoryCreated { head: span })
-        .unwrap();
-    assert!(
-        state
-            .apply(&Change::RepositoryCreated { head: span })
-            .is_err()
-    );
+    let changed = editor.slab(10, &empty);
+    state.apply(&Change::changed(changed.clone())).unwrap();
+    assert_eq!(state.item(&SLAB, 10), Some(&changed));
     state.apply(&Change::LastSeq { seq: 9 }).unwrap();
     state.apply(&Change::LastSeq { seq: 3 }).unwrap();
     assert_eq!(state.last_seq, 9);
-    let tables: usize = state.tables.values().map(|t| t.extents.len()).sum();
-    let filters = state.tables.values().filter(|t| t.filter.is_some()).count();
-    assert_eq!(state.spans().len(), tables + filters + 1);
+    let spans: usize = state.items().map(|slab: &Slab| slab.spans.len()).sum();
+    assert_eq!(state.spans().len(), spans);
+    let removed = Change::Removed {
+        owner: &SHEET,
+        id: 10,
+    };
+    state.apply(&removed).unwrap();
+    assert_eq!(state.items::<Sheet>().count(), 0);
+    assert_eq!(state.items::<Slab>().count(), 2);
+}
+
+/// An edit after which the items of an owner contradict each other is refused and changes nothing;
+/// the order of the changes in an edit does not matter.
+#[test]
+fn contradicting_items_are_refused() {
+    let pool = pool(16 << 20);
+    let manifest = Manifest::create(&pool, DB, 16 << 10, OWNERS).unwrap();
+    let slab = |id, next| {
+        let spans = vec![Span {
+            off: id << 32,
+            len: 4096,
+        }];
+        Change::added(Slab { id, spans, next })
+    };
+    let both = Edit {
+        changes: vec![slab(2, Some(1)), slab(1, None)],
+    };
+    manifest.commit(both).unwrap();
+    let before = manifest.state();
+    let removed = Change::Removed {
+        owner: &SLAB,
+        id: 1,
+    };
+    for change in [slab(3, Some(9)), removed] {
+        let refused = manifest.commit(Edit::of(change));
+        assert!(matches!(refused, Err(ManifestError::Corrupt(_))));
+        assert_eq!(manifest.state(), before);
+    }
+    manifest.verify().unwrap();
+}
+
+/// A manifest with an item whose owner is not known is refused as such, and salvage does not skip
+/// the item either.
+#[test]
+fn unknown_owners_are_refused() {
+    const FEWER: Owners = &[&SLAB];
+    let pool = pool(16 << 20);
+    let manifest = Manifest::create(&pool, DB, 16 << 10, OWNERS).unwrap();
+    let sheet = Editor::new(83).sheet(4);
+    manifest.commit(Edit::of(Change::added(sheet))).unwrap();
+    let span = manifest.spans()[0];
+    let bytes = pool.region().bytes(span.off, span.len as usize).unwrap();
+    let refused = replay(bytes, span.off, 1, FEWER).unwrap_err();
+    assert!(matches!(refused, ManifestError::UnknownOwner { tag: 7 }));
+    assert!(refused.is_final());
+    let e = crate::error::Error::from(refused);
+    assert_eq!(e.kind(), crate::error::ErrorKind::Unsupported, "{e}");
+    let salvaged = salvage(bytes, span.off, Some(1), FEWER, &mut |_| Ok(()));
+    let e = salvaged.unwrap_err();
+    assert_eq!(e.kind(), crate::error::ErrorKind::Unsupported, "{e}");
+    let salvaged = salvage(bytes, span.off, Some(1), OWNERS, &mut |_| Ok(())).unwrap();
+    assert_eq!((salvaged.state, salvaged.problems), (manifest.state(), 0));
+}
+
+/// The bytes of each change are stable: tags and field order are the format.
+#[test]
+fn the_bytes_of_changes_are_pinned() {
+    let bytes = |change: Change| {
+        let mut bytes = Vec::new();
+        change.encode(&mut bytes);
+        bytes
+    };
+    let sheet = Sheet {
+        id: 300,
+        place: (2, b"ab".to_vec()),
+    };
+    let item = [7, 0xac, 2, 4, 2, 2, b'a', b'b'];
+    assert_eq!(bytes(Change::added(sheet.clone()))[1..], item);
+    assert_eq!(bytes(Change::added(sheet.clone()))[0], 5);
+    assert_eq!(bytes(Change::changed(sheet))[0], 6);
+    let owner = &SHEET;
+    assert_eq!(bytes(Change::Removed { owner, id: 9 }), [7, 7, 9]);
+    let place = LogPlace::Pool(Span { off: 5, len: 6 });
+    assert_eq!(bytes(Change::LogCreated { id: 4, place }), [1, 4, 5, 6]);
+    let place = LogPlace::File;
+    assert_eq!(bytes(Change::LogCreated { id: 4, place }), [2, 4]);
+    assert_eq!(bytes(Change::LogEnded { id: 4, end: 9 }), [3, 4, 9]);
+    assert_eq!(bytes(Change::LogRetired { id: 4 }), [4, 4]);
+    assert_eq!(bytes(Change::LastSeq { seq: 3 }), [8, 3]);
+    assert_eq!(bytes(Change::NextId { id: 3 }), [9, 3]);
+    assert_eq!(bytes(Change::Closed), [10]);
+    assert_eq!(bytes(Change::Created), [11]);
+    let totals = Totals {
+        user: 1,
+        pool: 2,
+        log_files: 3,
+        table_files: 4,
+    };
+    assert_eq!(bytes(Change::Totals(totals)), [12, 1, 2, 3, 4]);
+    assert_eq!(bytes(Change::Time { time: 300 }), [13, 0xac, 2]);
 }
 
 /// After any number of edits and compactions, a replay of the medium yields the state.
 #[test]
 fn compaction_keeps_the_state() {
     let pool = pool(16 << 20);
-    let manifest = Manifest::create(&pool, DB, 16 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 16 << 10, OWNERS).unwrap();
     let mut editor = Editor::new(75);
     let mut state = State::default();
     for i in 0..3000 {
@@ -392,12 +381,12 @@ fn compaction_keeps_the_state() {
 #[test]
 fn refused_edits_change_nothing() {
     let pool = pool(16 << 20);
-    let manifest = Manifest::create(&pool, DB, 16 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 16 << 10, OWNERS).unwrap();
     let first = Change::LogCreated {
         id: 4,
         place: LogPlace::File,
     };
-    manifest.commit(one(first.clone())).unwrap();
+    manifest.commit(Edit::of(first.clone())).unwrap();
     let before = manifest.state();
     let bad = Edit {
         changes: vec![Change::LastSeq { seq: 50 }, first],
@@ -408,7 +397,9 @@ fn refused_edits_change_nothing() {
     ));
     assert_eq!(manifest.state(), before);
     manifest.verify().unwrap();
-    manifest.commit(one(Change::LogRetired { id: 4 })).unwrap();
+    manifest
+        .commit(Edit::of(Change::LogRetired { id: 4 }))
+        .unwrap();
     manifest.verify().unwrap();
 }
 
@@ -417,13 +408,13 @@ fn refused_edits_change_nothing() {
 #[test]
 fn full_pools_take_edits() {
     let pool = pool(1 << 20);
-    let manifest = Manifest::create(&pool, DB, 4 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 4 << 10, OWNERS).unwrap();
     let mut hog = Vec::new();
     while let Ok(extent) = pool.alloc(4 << 10) {
         hog.push(extent);
     }
     let mut editor = Editor::new(76);
-    editor.tables_max = usize::MAX;
+    editor.slabs_max = usize::MAX;
     let mut refused = 0;
     for _ in 0..4000 {
         let (edit, _) = editor.edit(&manifest.state());
@@ -447,7 +438,9 @@ fn full_pools_take_edits() {
     let id = manifest
         .with_state(|s| s.logs.keys().copied().next())
         .unwrap();
-    manifest.commit(one(Change::LogRetired { id })).unwrap();
+    manifest
+        .commit(Edit::of(Change::LogRetired { id }))
+        .unwrap();
     hog.clear();
     for _ in 0..200 {
         let (edit, after) = editor.edit(&manifest.state());
@@ -467,13 +460,13 @@ fn full_pools_take_edits() {
 /// Creates a manifest of a few records; returns its extent, its bytes, and the state after each
 /// record.
 fn small_manifest(pool: &Pool, seed: u64) -> (Arc<Extent>, Vec<u8>, Vec<(usize, State)>) {
-    let manifest = Manifest::create(pool, DB, 16 << 10).unwrap();
+    let manifest = Manifest::create(pool, DB, 16 << 10, OWNERS).unwrap();
     let span = manifest.spans()[0];
     let mut editor = Editor::new(seed);
     let mut states = Vec::new();
     for i in 0..8 {
         let bytes = pool.region().bytes(span.off, span.len as usize).unwrap();
-        let tail = replay(bytes, span.off, 1).unwrap().tail as usize;
+        let tail = replay(bytes, span.off, 1, OWNERS).unwrap().tail as usize;
         states.push((tail, manifest.state()));
         if i < 7 {
             let (edit, _) = editor.edit(&manifest.state());
@@ -493,7 +486,12 @@ fn read(
 ) -> Result<(usize, State), DecodeError> {
     let mut all = bytes.to_vec();
     all.resize_with(extent.len() as usize, fill);
-    replay(&all, extent.off(), 1).map(|r| (r.tail as usize, r.state))
+    let replayed = replay(&all, extent.off(), 1, OWNERS).map_err(|e| match e {
+        ManifestError::Corrupt(e) => e,
+        // An owner's tag was changed. The error has no offset.
+        e => DecodeError::new("manifest", extent.off(), "a known owner", e.to_string()),
+    });
+    replayed.map(|r| (r.tail as usize, r.state))
 }
 
 /// After the manifest is cut off at any byte, replay returns exactly the state of the complete

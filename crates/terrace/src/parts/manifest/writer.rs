@@ -14,9 +14,10 @@ use crate::parts::manifest::ManifestError;
 use crate::parts::manifest::edit::{Change, Edit};
 use crate::parts::manifest::file::{FileHome, NAME};
 use crate::parts::manifest::home::Home;
+use crate::parts::manifest::item::Owners;
 use crate::parts::manifest::layout::{
     HEADER_BYTES, Header, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, Roots, decode_header,
-    encode_header, newer_version,
+    encode_header, other_version,
 };
 use crate::parts::manifest::pool::PoolHome;
 use crate::parts::manifest::replay::replay;
@@ -31,6 +32,7 @@ const KEPT_BYTES: u64 = 1024;
 
 /// The manifest of a database, open for edits.
 pub(crate) struct Manifest {
+    owners: Owners,
     inner: Mutex<Inner>,
     /// The ends of the logs that have ended since the last written edit.
     /// LOCK: after `inner`; never held during a write.
@@ -63,12 +65,13 @@ impl Manifest {
         pool: &Pool,
         db: DbId,
         extent_bytes: u64,
+        owners: Owners,
     ) -> Result<Manifest, ManifestError> {
         // The generation exceeds any that left records in these extents: they must not follow the
         // first record.
         let generation = Roots::read(|i| pool.root(i)).generation + 1;
         let home = PoolHome::create(pool, extent_bytes, generation)?;
-        Manifest::begin(Box::new(home), db, generation)
+        Manifest::begin(Box::new(home), db, generation, owners)
     }
 
     /// Creates the manifest of the empty store `db` without a pool, durable on return, in a file in
@@ -77,11 +80,17 @@ impl Manifest {
         fs: &Arc<dyn FileSystem>,
         dir: &Path,
         db: DbId,
+        owners: Owners,
     ) -> Result<Manifest, ManifestError> {
-        Manifest::begin(Box::new(FileHome::new(fs, dir, db)), db, 1)
+        Manifest::begin(Box::new(FileHome::new(fs, dir, db)), db, 1, owners)
     }
 
-    fn begin(home: Box<dyn Home>, db: DbId, generation: u64) -> Result<Manifest, ManifestError> {
+    fn begin(
+        home: Box<dyn Home>,
+        db: DbId,
+        generation: u64,
+        owners: Owners,
+    ) -> Result<Manifest, ManifestError> {
         let mut inner = Inner {
             watch: Watch::default(),
             db,
@@ -95,33 +104,34 @@ impl Manifest {
             record: Vec::new(),
         };
         inner.compact(&State::default(), 0)?;
-        Ok(Manifest::of(inner))
+        Ok(Manifest::of(inner, owners))
     }
 
     /// Opens the manifest that the pool's roots name and adopts its own extents. The records found
     /// are durable on return.
     ///
     /// The caller adopts the extents in the state before it commits or allocates anything.
-    pub(crate) fn open(pool: &Pool) -> Result<Manifest, ManifestError> {
+    pub(crate) fn open(pool: &Pool, owners: Owners) -> Result<Manifest, ManifestError> {
         let (home, generation) = PoolHome::open(pool)?;
         let (bytes, _) = home.read()?;
-        if let Some(version) = bytes.get(..HEADER_BYTES).and_then(newer_version) {
-            return Err(ManifestError::Newer { version });
+        if let Some(version) = bytes.get(..HEADER_BYTES).and_then(other_version) {
+            return Err(ManifestError::Version { version });
         }
         drop(bytes);
-        Manifest::resume(home, generation, |home, tail| home.settle(tail))
+        Manifest::resume(home, generation, owners, |home, tail| home.settle(tail))
     }
 
     /// Opens the manifest in the directory `dir`. The records found are durable on return.
     pub(crate) fn open_file(
         fs: &Arc<dyn FileSystem>,
         dir: &Path,
+        owners: Owners,
     ) -> Result<Manifest, ManifestError> {
         let mut home = FileHome::open(fs, dir)?;
         let (bytes, _) = home.read()?;
         let head = bytes.get(..HEADER_BYTES).unwrap_or(&bytes);
-        if let Some(version) = newer_version(head) {
-            return Err(ManifestError::Newer { version });
+        if let Some(version) = other_version(head) {
+            return Err(ManifestError::Version { version });
         }
         let header = decode_header(head, 0)?;
         if (bytes.len() as u64) < header.file_bytes {
@@ -131,16 +141,17 @@ impl Manifest {
             return Err(DecodeError::new("manifest", bytes.len() as u64, expected, found).into());
         }
         home.belongs_to(header.db);
-        Manifest::resume(home, header.generation, |home, _| home.settle())
+        Manifest::resume(home, header.generation, owners, |home, _| home.settle())
     }
 
     fn resume<H: Home + 'static>(
         home: H,
         generation: u64,
+        owners: Owners,
         settle: impl FnOnce(&H, u64) -> std::io::Result<()>,
     ) -> Result<Manifest, ManifestError> {
         let (bytes, base) = home.read()?;
-        let replayed = replay(&bytes, base, generation)?;
+        let replayed = replay(&bytes, base, generation, owners)?;
         drop(bytes);
         if let Some(problem) = not_kept(&home, &replayed.state) {
             return Err(problem.into());
@@ -157,11 +168,12 @@ impl Manifest {
             failed: None,
             record: Vec::new(),
         };
-        Ok(Manifest::of(inner))
+        Ok(Manifest::of(inner, owners))
     }
 
-    fn of(inner: Inner) -> Manifest {
+    fn of(inner: Inner, owners: Owners) -> Manifest {
         Manifest {
+            owners,
             inner: Mutex::new(inner),
             ended: Mutex::default(),
         }
@@ -253,7 +265,7 @@ impl Manifest {
     pub(crate) fn verify(&self) -> Result<(), ManifestError> {
         let inner = self.inner.lock();
         let (bytes, base) = inner.home.read()?;
-        let replayed = replay(&bytes, base, inner.generation)?;
+        let replayed = replay(&bytes, base, inner.generation, self.owners)?;
         let expected = inner.state.restricted(|change| inner.home.keeps(change));
         if replayed.state != expected || replayed.tail != inner.tail {
             let at = base + replayed.tail;
@@ -295,6 +307,7 @@ impl Inner {
         for change in changes {
             state.apply(change)?;
         }
+        state.check(changes)?;
         let kept = changes.iter().filter(|c| self.home.keeps(c));
         let count = encode(&mut self.record, kept);
         let bytes = self.record.len().next_multiple_of(RECORD_ALIGN) as u64;
@@ -402,7 +415,7 @@ mod testing {
 
     use terrace_media::{FileSystem, Span};
 
-    use super::{DbId, FileHome, Manifest, ManifestError, State};
+    use super::{DbId, FileHome, Manifest, ManifestError, Owners, State};
 
     impl Manifest {
         /// Returns a copy of the state.
@@ -426,8 +439,9 @@ mod testing {
             dir: &Path,
             db: DbId,
             room: u64,
+            owners: Owners,
         ) -> Result<Manifest, ManifestError> {
-            Manifest::begin(Box::new(FileHome::small(fs, dir, db, room)), db, 1)
+            Manifest::begin(Box::new(FileHome::small(fs, dir, db, room)), db, 1, owners)
         }
     }
 }

@@ -4,6 +4,7 @@ mod blocks;
 mod crash;
 mod damage;
 mod hostile;
+mod meta;
 mod model;
 mod rates;
 mod rescue;

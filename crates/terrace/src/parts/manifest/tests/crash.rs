@@ -10,9 +10,10 @@ use terrace_media::{
     Backing, Machine, Medium, Pool, PoolConfig, PoolFaults, Prefault, Span, Survive,
 };
 
-use super::{DB, Editor, one};
+use super::items::OWNERS;
+use super::{DB, Editor};
 use crate::parts::manifest::state::State;
-use crate::parts::manifest::{Change, LogPlace, Manifest, ManifestError};
+use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError};
 use crate::types::SEQ_MAX;
 
 fn config(machine: &Machine) -> PoolConfig {
@@ -29,30 +30,25 @@ fn config(machine: &Machine) -> PoolConfig {
 fn recover(machine: &Machine) -> State {
     let found = {
         let pool = Pool::open(config(machine)).unwrap();
-        let manifest = Manifest::open(&pool).unwrap_or_else(|e| panic!("{e}"));
+        let manifest = Manifest::open(&pool, OWNERS).unwrap_or_else(|e| panic!("{e}"));
         let found = manifest.state();
         let lost = Machine::boot(machine.crash_image(Survive::None), 1);
         let pool = Pool::open(config(&lost)).unwrap();
-        let after = Manifest::open(&pool)
+        let after = Manifest::open(&pool, OWNERS)
             .unwrap_or_else(|e| panic!("{e}"))
             .state();
         assert_eq!(after, found, "what was found once stays");
         manifest
-            .commit(one(Change::LastSeq { seq: SEQ_MAX }))
+            .commit(Edit::of(Change::LastSeq { seq: SEQ_MAX }))
             .unwrap();
         manifest.verify().unwrap();
         found
     };
     let pool = Pool::open(config(machine)).unwrap();
-    let again = Manifest::open(&pool).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(
-        again.state(),
-        State {
-            last_seq: SEQ_MAX,
-            closed: false,
-            ..found.clone()
-        }
-    );
+    let again = Manifest::open(&pool, OWNERS).unwrap_or_else(|e| panic!("{e}"));
+    let mut expected = found.clone();
+    (expected.last_seq, expected.closed) = (SEQ_MAX, false);
+    assert_eq!(again.state(), expected);
     found
 }
 
@@ -63,7 +59,7 @@ fn edits_are_atomic() {
     for medium in [Medium::Dax, Medium::Mapped] {
         let machine = Machine::new(91, medium);
         let pool = Pool::create(config(&machine)).unwrap();
-        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10, OWNERS).unwrap();
         // The states before and after the edit in flight.
         let between = Arc::new(Mutex::new((State::default(), State::default())));
         let crashes = Arc::new(AtomicU64::new(0));
@@ -117,20 +113,20 @@ fn creation_is_atomic() {
         for survive in [Survive::None, Survive::All, Survive::Random(point.index)] {
             let after = Machine::boot(machine.crash_image(survive), 1);
             let pool = Pool::open(config(&after)).unwrap();
-            match Manifest::open(&pool) {
+            match Manifest::open(&pool, OWNERS) {
                 Ok(manifest) => assert_eq!(manifest.state(), State::default()),
                 Err(ManifestError::Corrupt(_)) => assert_eq!(pool.root(0), 0),
                 Err(e) => panic!("{e}"),
             }
             drop(pool);
             let pool = Pool::open(config(&after)).unwrap();
-            Manifest::create(&pool, DB, 8 << 10)
+            Manifest::create(&pool, DB, 8 << 10, OWNERS)
                 .unwrap()
                 .verify()
                 .unwrap();
         }
     })));
-    Manifest::create(&pool, DB, 8 << 10).unwrap();
+    Manifest::create(&pool, DB, 8 << 10, OWNERS).unwrap();
     assert!(machine.points() >= 2);
 }
 
@@ -141,22 +137,22 @@ fn created_again_is_empty() {
     drop(Pool::create(config(&machine)).unwrap());
     for round in 0..3 {
         let pool = Pool::open(config(&machine)).unwrap();
-        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10, OWNERS).unwrap();
         let first = manifest.spans()[0].off;
         assert_eq!(first, pool.root(0));
         for id in 0..10 - round {
             let place = LogPlace::File;
             manifest
-                .commit(one(Change::LogCreated { id, place }))
+                .commit(Edit::of(Change::LogCreated { id, place }))
                 .unwrap();
         }
         drop((manifest, pool));
         let pool = Pool::open(config(&machine)).unwrap();
-        let manifest = Manifest::open(&pool).unwrap();
+        let manifest = Manifest::open(&pool, OWNERS).unwrap();
         assert_eq!(manifest.state().logs.len() as u64, 10 - round);
         drop((manifest, pool));
         let pool = Pool::open(config(&machine)).unwrap();
-        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10, OWNERS).unwrap();
         assert_eq!(
             manifest.spans()[0].off,
             first,
@@ -164,7 +160,10 @@ fn created_again_is_empty() {
         );
         drop((manifest, pool));
         let pool = Pool::open(config(&machine)).unwrap();
-        assert_eq!(Manifest::open(&pool).unwrap().state(), State::default());
+        assert_eq!(
+            Manifest::open(&pool, OWNERS).unwrap().state(),
+            State::default()
+        );
     }
 }
 
@@ -173,7 +172,7 @@ fn created_again_is_empty() {
 fn growth_is_atomic() {
     let machine = Machine::new(94, Medium::Dax);
     let pool = Pool::create(config(&machine)).unwrap();
-    let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
+    let manifest = Manifest::create(&pool, DB, 8 << 10, OWNERS).unwrap();
     let known = Arc::new(AtomicU64::new(0));
     let acknowledged = Arc::clone(&known);
     machine.on_persist(Some(Box::new(move |machine, point| {
@@ -191,7 +190,7 @@ fn growth_is_atomic() {
         let off = id << 40;
         let place = LogPlace::Pool(Span { off, len: 1 << 40 });
         manifest
-            .commit(one(Change::LogCreated { id, place }))
+            .commit(Edit::of(Change::LogCreated { id, place }))
             .unwrap();
         known.store(id, Ordering::Relaxed);
     }
@@ -217,7 +216,7 @@ fn failed_syncs_stay() {
             ..config(&machine)
         };
         let pool = Pool::create(config).unwrap();
-        let manifest = Manifest::create(&pool, DB, 8 << 10).unwrap();
+        let manifest = Manifest::create(&pool, DB, 8 << 10, OWNERS).unwrap();
         faults.fail_sync(n, io::ErrorKind::Other, false);
         let extent = pool.alloc(4096).unwrap();
         let mut editor = Editor::new(96);
@@ -241,7 +240,7 @@ fn failed_syncs_stay() {
             assert!(manifest.generation() > 1, "compaction was reached");
             break;
         };
-        let again = manifest.commit(one(Change::LastSeq { seq: 1 }));
+        let again = manifest.commit(Edit::of(Change::LastSeq { seq: 1 }));
         assert!(matches!(again, Err(ManifestError::Failed(_))), "{again:?}");
         // The failed edit may name the extent.
         let allocated = pool.usage().allocated;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use terrace_media::{FaultFs, FileSystem, Machine, Medium, OpenMode, Survive};
 
-use super::{DB, Editor, one};
+use super::items::{OWNERS, SLAB};
+use super::{DB, Editor};
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError};
 use crate::parts::reserve::Reserve;
@@ -52,22 +53,21 @@ fn kept(state: &State) -> State {
 /// first.
 fn recover(machine: &Machine) -> Result<State, ManifestError> {
     let fs = machine.fs();
-    let manifest = Manifest::open_file(&fs, dir())?;
+    let manifest = Manifest::open_file(&fs, dir(), OWNERS)?;
     let found = manifest.state();
     let lost = Machine::boot(machine.crash_image(Survive::None), 1);
-    let after = Manifest::open_file(&lost.fs(), dir()).unwrap().state();
+    let after = Manifest::open_file(&lost.fs(), dir(), OWNERS)
+        .unwrap()
+        .state();
     assert_eq!(after, found, "what was found once stays");
     manifest
-        .commit(one(Change::LastSeq { seq: SEQ_MAX }))
+        .commit(Edit::of(Change::LastSeq { seq: SEQ_MAX }))
         .unwrap();
     manifest.verify().unwrap();
     drop(manifest);
-    let again = Manifest::open_file(&fs, dir()).unwrap().state();
-    let expected = State {
-        last_seq: SEQ_MAX,
-        closed: false,
-        ..found.clone()
-    };
+    let again = Manifest::open_file(&fs, dir(), OWNERS).unwrap().state();
+    let mut expected = found.clone();
+    (expected.last_seq, expected.closed) = (SEQ_MAX, false);
     assert_eq!(again, expected);
     Ok(found)
 }
@@ -88,7 +88,7 @@ fn images(machine: &Machine, index: u64) -> Vec<(String, terrace_media::Image)> 
 #[test]
 fn edits_in_a_file_are_atomic() {
     let (machine, fs) = machine(191);
-    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM, OWNERS).unwrap();
     let between = Arc::new(Mutex::new((State::default(), State::default())));
     let crashes = Arc::new(AtomicU64::new(0));
     let (states, count) = (Arc::clone(&between), Arc::clone(&crashes));
@@ -139,14 +139,14 @@ fn creation_of_the_file_is_atomic() {
                 // A creation that restarts removes it: its header names the database.
                 fs.remove(&dir().join("MANIFEST")).unwrap();
             }
-            Manifest::create_file(&fs, dir(), DB)
+            Manifest::create_file(&fs, dir(), DB, OWNERS)
                 .unwrap()
                 .verify()
                 .unwrap();
             assert_eq!(recover(&machine).unwrap(), State::default());
         }
     })));
-    Manifest::create_file(&fs, dir(), DB).unwrap();
+    Manifest::create_file(&fs, dir(), DB, OWNERS).unwrap();
     assert!(machine.points() >= 3);
 }
 
@@ -163,7 +163,7 @@ fn failed_calls_lose_nothing() {
             let (machine, inner) = machine(195);
             let faults = FaultFs::new(inner);
             let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
-            let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
+            let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM, OWNERS).unwrap();
             faults.fail_at(n, kind, false);
             let mut editor = Editor::new(196);
             let mut state = State::default();
@@ -196,7 +196,7 @@ fn failed_calls_lose_nothing() {
                 continue;
             };
             stopped += 1;
-            let again = manifest.commit(one(Change::LastSeq { seq: 1 }));
+            let again = manifest.commit(Edit::of(Change::LastSeq { seq: 1 }));
             assert!(matches!(again, Err(ManifestError::Failed(_))), "{again:?}");
             drop(manifest);
             faults.reset();
@@ -216,11 +216,11 @@ fn a_full_disk_refuses_and_comes_back() {
     let (_machine, inner) = machine(197);
     let faults = FaultFs::new(inner);
     let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
-    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM, OWNERS).unwrap();
     faults.fill_up(true);
     let create = |id| {
         let place = LogPlace::File;
-        manifest.commit(one(Change::LogCreated { id, place }))
+        manifest.commit(Edit::of(Change::LogCreated { id, place }))
     };
     let count = (0..).find(|&id| create(id).is_err()).unwrap();
     assert!(count > 50, "only {count} edits fit the file");
@@ -234,7 +234,7 @@ fn a_full_disk_refuses_and_comes_back() {
     faults.fill_up(false);
     create(count).unwrap();
     drop(manifest);
-    let found = Manifest::open_file(&fs, dir()).unwrap().state();
+    let found = Manifest::open_file(&fs, dir(), OWNERS).unwrap().state();
     assert_eq!(found.logs.len() as u64, count + 1);
 }
 
@@ -246,7 +246,7 @@ fn a_copy_without_zeros_takes_its_space() {
     use std::os::unix::fs::MetadataExt;
     let folder = tempfile::tempdir().unwrap();
     let fs: Arc<dyn FileSystem> = Arc::new(terrace_media::OsFs);
-    drop(Manifest::create_file(&fs, folder.path(), DB).unwrap());
+    drop(Manifest::create_file(&fs, folder.path(), DB, OWNERS).unwrap());
     let path = folder.path().join("MANIFEST");
     let bytes = std::fs::read(&path).unwrap();
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
@@ -255,7 +255,7 @@ fn a_copy_without_zeros_takes_its_space() {
     copy.set_len(bytes.len() as u64).unwrap();
     let taken = || 512 * copy.metadata().unwrap().blocks();
     assert!(taken() < bytes.len() as u64);
-    let manifest = Manifest::open_file(&fs, folder.path()).unwrap();
+    let manifest = Manifest::open_file(&fs, folder.path(), OWNERS).unwrap();
     manifest.lend(&Reserve::none());
     assert!(taken() >= bytes.len() as u64);
 }
@@ -267,11 +267,11 @@ fn ends_of_logs_ride_on_edits() {
     let (_machine, inner) = machine(200);
     let faults = FaultFs::new(inner);
     let fs: Arc<dyn FileSystem> = Arc::new(faults.clone());
-    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM, OWNERS).unwrap();
     let place = LogPlace::File;
     for id in 1..=200 {
         manifest
-            .commit(one(Change::LogCreated { id, place }))
+            .commit(Edit::of(Change::LogCreated { id, place }))
             .unwrap();
     }
     let end_of = |id: u64| manifest.state().logs.get(&id).map(|log| log.end);
@@ -280,22 +280,27 @@ fn ends_of_logs_ride_on_edits() {
     manifest.note_log_end(2, 128);
     manifest.note_log_end(900, 64);
     manifest
-        .commit(one(Change::TableRemoved { id: 1 }))
+        .commit(Edit::of(Change::Removed {
+            owner: &SLAB,
+            id: 1,
+        }))
         .unwrap_err();
     manifest.commit(Edit::default()).unwrap();
     assert_eq!(contents(&fs).unwrap(), before);
     assert_eq!(end_of(1), Some(None));
-    manifest.commit(one(Change::LogRetired { id: 2 })).unwrap();
+    manifest
+        .commit(Edit::of(Change::LogRetired { id: 2 }))
+        .unwrap();
     assert_eq!((end_of(1), end_of(2)), (Some(Some(4096)), None));
     // An end is recorded once: another edit is as short as before.
     manifest.note_log_end(1, 4096);
-    let edit = one(Change::LogEnded { id: 1, end: 4160 });
+    let edit = Edit::of(Change::LogEnded { id: 1, end: 4160 });
     assert!(matches!(
         manifest.commit(edit),
         Err(ManifestError::Corrupt(_))
     ));
     // There is no space for the ends of all other logs.
-    let seq = |seq| manifest.commit(one(Change::LastSeq { seq }));
+    let seq = |seq| manifest.commit(Edit::of(Change::LastSeq { seq }));
     let is_full = |bytes: Vec<u8>| bytes[ROOM as usize - 1000..].iter().any(|b| *b != 0);
     while !is_full(contents(&fs).unwrap()) {
         seq(1).unwrap();
@@ -313,7 +318,10 @@ fn ends_of_logs_ride_on_edits() {
     manifest.verify().unwrap();
     let after = manifest.state();
     drop(manifest);
-    assert_eq!(Manifest::open_file(&fs, dir()).unwrap().state(), after);
+    assert_eq!(
+        Manifest::open_file(&fs, dir(), OWNERS).unwrap().state(),
+        after
+    );
 }
 
 /// Overwrites the manifest of a machine.
@@ -335,7 +343,7 @@ fn contents(fs: &Arc<dyn FileSystem>) -> io::Result<Vec<u8>> {
 #[test]
 fn damage_in_the_file_is_found() {
     let (_machine, fs) = machine(198);
-    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM).unwrap();
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM, OWNERS).unwrap();
     let mut editor = Editor::new(199);
     let mut states = vec![State::default()];
     let mut state = State::default();
@@ -356,7 +364,7 @@ fn damage_in_the_file_is_found() {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
         damage(&fs, &bad);
-        match Manifest::open_file(&fs, dir()) {
+        match Manifest::open_file(&fs, dir(), OWNERS) {
             Ok(found) => assert!(last_two.contains(&found.state()), "byte {at}"),
             Err(ManifestError::Corrupt(_)) => refused += 1,
             Err(e) => panic!("byte {at}: {e}"),
@@ -365,16 +373,23 @@ fn damage_in_the_file_is_found() {
     assert!(refused * 2 > end, "{refused} of {end}");
     for cut in (0..good.len()).step_by(61) {
         damage(&fs, &good[..cut]);
-        let refused = Manifest::open_file(&fs, dir());
+        let refused = Manifest::open_file(&fs, dir(), OWNERS);
         let e = refused.err().unwrap_or_else(|| panic!("cut at {cut}"));
         assert!(matches!(e, ManifestError::Corrupt(_)), "{e}");
     }
-    // A later version is reported as such.
-    let mut later = good.clone();
-    later[4] += 1;
-    let crc = crc32c::crc32c(&later[..60]);
-    later[60..64].copy_from_slice(&crc.to_le_bytes());
-    damage(&fs, &later);
-    let refused = Manifest::open_file(&fs, dir());
-    assert!(matches!(refused, Err(ManifestError::Newer { version: 5 })));
+    // Another version is reported as such, with what to do.
+    for (version, advice) in [(4, "dump the database"), (6, "use a later version")] {
+        let mut other = good.clone();
+        other[4] = version;
+        let crc = crc32c::crc32c(&other[..60]);
+        other[60..64].copy_from_slice(&crc.to_le_bytes());
+        damage(&fs, &other);
+        let refused = Manifest::open_file(&fs, dir(), OWNERS)
+            .map(drop)
+            .unwrap_err();
+        assert!(matches!(refused, ManifestError::Version { .. }));
+        assert!(refused.to_string().contains(advice), "{refused}");
+        let e = crate::error::Error::from(refused);
+        assert_eq!(e.kind(), crate::error::ErrorKind::Unsupported);
+    }
 }

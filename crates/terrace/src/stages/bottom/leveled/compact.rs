@@ -24,7 +24,9 @@ use super::version::Table;
 use super::{Body, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
+use crate::parts::manifest::item::Item;
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::sstable::TABLE_FILE;
 use crate::stages::{Completion, Drain, Job, JobKind, Step};
 use crate::types::{SeqNo, key_hash};
 
@@ -105,11 +107,11 @@ impl Plan {
         let to = self.picked.to as u32;
         let tables: Vec<Table> = self.picked.tables().map(|t| t.moved_to(to)).collect();
         let numbers: Vec<u64> = tables.iter().map(Table::number).collect();
-        let changes = numbers
+        let moved = tables
             .iter()
-            .map(|&number| Change::FileMoved { number, level: to });
+            .map(|t| -> Arc<dyn Item> { Arc::clone(&t.meta) as _ });
         let edit = Edit {
-            changes: changes.collect(),
+            changes: moved.map(Change::Changed).collect(),
         };
         let body = Arc::clone(&self.body);
         Completion {
@@ -178,7 +180,10 @@ impl Plan {
             tables.extend(more);
             changes.extend(named);
         }
-        changes.extend(removed.iter().map(|&number| Change::FileRemoved { number }));
+        changes.extend(removed.iter().map(|&id| Change::Removed {
+            owner: &TABLE_FILE,
+            id,
+        }));
         let (body, rewrites) = (Arc::clone(&self.body), self.picked.rewrites);
         Completion {
             edit: Edit { changes },

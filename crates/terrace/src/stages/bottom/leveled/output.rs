@@ -17,11 +17,12 @@ use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::expiry::Value;
 use crate::parts::iter::EntryView;
-use crate::parts::manifest::{Change, FileMeta};
+use crate::parts::manifest::Change;
 use crate::parts::memory::Lease;
 use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, Spans, fragment};
 use crate::parts::reserve::Row;
 use crate::parts::retain::{Kept, Retention};
+use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::{self, Finished, NewEntry, SstWriter};
 use crate::types::{EntryKind, SeqNo};
 
@@ -424,7 +425,7 @@ impl Output {
         // after a crash, it would make one run of two.
         let last = |meta: &FileMeta| meta.number.max(meta.run);
         let next = done.iter().map(|(meta, _)| last(meta) + 1).max();
-        let added = done.iter().map(|(meta, _)| Change::FileAdded(meta.clone()));
+        let added = done.iter().map(|(meta, _)| Change::added(meta.clone()));
         let mut changes: Vec<Change> = added.collect();
         changes.extend(next.map(|id| Change::NextId { id }));
         let superseded = std::mem::take(&mut self.sampler.tables);

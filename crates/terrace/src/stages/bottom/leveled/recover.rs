@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::version::{Table, Version, file_name};
 use super::{Body, Leveled, Shelf};
 use crate::error::{Error, Result};
+use crate::parts::sstable::FileMeta;
 use crate::stages::names::{is_table_of, table_file_number};
 use crate::stages::{Folder, FrontShape, Ground};
 
@@ -25,7 +26,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) 
     let shelf = Arc::new(shelf);
     let metas = ground
         .manifest
-        .with_state(|state| state.files.values().cloned().collect::<Vec<_>>());
+        .with_state(|state| state.items::<FileMeta>().cloned().collect::<Vec<_>>());
     let found = shelf
         .fs
         .list(&shelf.dir)
@@ -67,7 +68,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) 
     }
     let mut tables = Vec::with_capacity(metas.len());
     for meta in metas {
-        let mut table = Table::new(&shelf, meta.as_ref().clone(), Vec::new());
+        let mut table = Table::new(&shelf, meta.clone(), Vec::new());
         if meta.range_deletes > 0 {
             table.ranges = Arc::new(table.open()?.range_deletes().fragments().to_vec());
         }

@@ -10,8 +10,8 @@ use super::pick::{debt, targets};
 use super::version::{Table, Version};
 use super::{LeveledOptions, Shelf};
 use crate::options::{MIB, Options};
-use crate::parts::manifest::FileMeta;
 use crate::parts::memory::Memory;
+use crate::parts::sstable::FileMeta;
 use crate::stages::Folder;
 use crate::types::DbId;
 

@@ -24,6 +24,7 @@ use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::{Applicable, Key, Last, RangeDelete, RangeSet};
 use crate::parts::snapshots::Stripes;
 use crate::parts::sstable::ReadCounts;
+use crate::parts::sstable::TABLE_FILE;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::SeqNo;
 
@@ -226,7 +227,10 @@ impl Job for Vanish {
 
     fn step(&mut self) -> Result<Step> {
         let numbers: Vec<u64> = self.tables.iter().map(Table::number).collect();
-        let changes = numbers.iter().map(|&number| Change::FileRemoved { number });
+        let changes = numbers.iter().map(|&id| Change::Removed {
+            owner: &TABLE_FILE,
+            id,
+        });
         let changes = changes.collect();
         let body = Arc::clone(&self.body);
         let entries = self.tables.iter().map(|t| t.meta.entries).sum();

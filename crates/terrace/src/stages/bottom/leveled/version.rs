@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
-use crate::parts::manifest::FileMeta;
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Keep, Key, RangeDelete, Spans};
+use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::SsTable;
 pub(super) use crate::stages::names::table_file_name as file_name;
 

@@ -28,8 +28,107 @@
 //! | 48 |    8 | synced   | on `Mapped`: the part of `used` that survives a power loss; else 0 |
 //! | 56 |    8 | expiring | nodes that expire: KiB of them, rounded up, in the low 24 bits, and |
 //! |    |      |          | the second since 1970 when the last does above them; through the redo area |
+//!
+//! In the manifest each extent is an item whose id is its offset: a byte, 0 for the head extent and
+//! 1 for the others, then its length as a varint.
 
-use crate::parts::codec::{self, DecodeError};
+use std::sync::Arc;
+
+use terrace_media::Span;
+
+use crate::parts::codec::{self, DecodeError, Reader};
+use crate::parts::manifest::item::{Field, Item, Owner};
+use crate::parts::manifest::{State, refuse};
+
+/// The repository's extents as items of the manifest.
+pub(crate) static EXTENT: Owner = Owner {
+    tag: 2,
+    name: "repository-extent",
+    in_pool: true,
+    numbered: false,
+    decode: |off, r| Ok(Arc::new(ExtentMeta::decode(off, r)?)),
+    check: check_head_item,
+    #[cfg(feature = "decoders")]
+    samples: || {
+        let at = |off| Span { off, len: 65536 };
+        vec![
+            Arc::new(ExtentMeta::Head(at(1 << 24))),
+            Arc::new(ExtentMeta::Nodes(at(1 << 25))),
+        ]
+    },
+};
+
+/// An extent of the repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExtentMeta {
+    /// The extent of the head node. There is one, as soon as the database is created.
+    Head(Span),
+    /// An extent of other nodes.
+    Nodes(Span),
+}
+
+impl Item for ExtentMeta {
+    fn owner(&self) -> &'static Owner {
+        &EXTENT
+    }
+
+    fn id(&self) -> u64 {
+        self.span().off
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        codec::put_u8(out, u8::from(matches!(self, ExtentMeta::Nodes(_))));
+        codec::put_varint(out, self.span().len);
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        vec![self.span()]
+    }
+
+    fn has_entries(&self) -> bool {
+        matches!(self, ExtentMeta::Nodes(_))
+    }
+
+    fn fields(&self) -> Vec<(&'static str, Field)> {
+        let name = match self {
+            ExtentMeta::Head(_) => "head",
+            ExtentMeta::Nodes(_) => "nodes",
+        };
+        vec![(name, Field::from(self.span()))]
+    }
+}
+
+impl ExtentMeta {
+    fn decode(off: u64, r: &mut Reader<'_>) -> Result<ExtentMeta, DecodeError> {
+        let at = r.clone();
+        let (kind, len) = (r.u8()?, r.varint()?);
+        if off == 0 || len == 0 || off.checked_add(len).is_none() {
+            return Err(at.refuse("an extent", format!("offset {off}, length {len}")));
+        }
+        let span = Span { off, len };
+        match kind {
+            0 => Ok(ExtentMeta::Head(span)),
+            1 => Ok(ExtentMeta::Nodes(span)),
+            other => Err(at.refuse("a kind of extent", other.to_string())),
+        }
+    }
+
+    /// Returns its place in the pool.
+    pub(crate) fn span(&self) -> Span {
+        match self {
+            ExtentMeta::Head(span) | ExtentMeta::Nodes(span) => *span,
+        }
+    }
+}
+
+/// Fails unless there is one head extent.
+fn check_head_item(state: &State) -> Result<(), DecodeError> {
+    let extents = state.items::<ExtentMeta>();
+    match extents.filter(|extent| !extent.has_entries()).count() {
+        1 => Ok(()),
+        count => refuse("one head of the repository", count.to_string()),
+    }
+}
 
 /// The size of either header.
 pub(super) const HEADER_BYTES: usize = 64;

@@ -25,7 +25,7 @@ mod hidden;
 mod layout;
 mod reclaim;
 pub(crate) mod recover;
-pub(crate) mod salvage;
+mod salvage;
 mod space;
 mod sweep;
 
@@ -57,6 +57,9 @@ use crate::stages::{
 use crate::types::{EntryKind, SeqNo};
 
 use fresh::{Fresh, FreshPlan};
+pub(crate) use layout::EXTENT;
+pub(crate) use salvage::SALVAGE;
+
 use layout::{ENTRIES_AT, RECLAIMING_AT, SYNCED_AT};
 use space::Space;
 use sweep::Swept;

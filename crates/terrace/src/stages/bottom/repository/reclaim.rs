@@ -13,6 +13,7 @@ use std::sync::Arc;
 use terrace_media::{Extent, Purpose};
 
 use super::absorb::end_of_keyspace;
+use super::layout::EXTENT;
 use super::layout::HEADER_BYTES;
 use super::space::Room;
 use super::{Body, Relinker};
@@ -335,9 +336,10 @@ impl Job for Reclaim {
                 drop(relinker);
                 let done = Arc::clone(&body);
                 return Ok(Step::Done(Completion {
-                    edit: Edit {
-                        changes: vec![Change::RepositoryExtentRemoved { off }],
-                    },
+                    edit: Edit::of(Change::Removed {
+                        owner: &EXTENT,
+                        id: off,
+                    }),
                     apply: Box::new(move || {
                         let mut relinker = done.relinker.lock();
                         relinker.reclaiming = None;

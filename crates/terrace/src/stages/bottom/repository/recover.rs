@@ -22,7 +22,8 @@ use terrace_media::{Extent, Medium, Purpose};
 
 use super::fresh::Fresh;
 use super::layout::{
-    self, DEAD_AT, ENTRIES_AT, EXPIRING_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT,
+    self, DEAD_AT, ENTRIES_AT, EXPIRING_AT, ExtentMeta, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT,
+    USED_AT,
 };
 use super::reclaim::expiry_of;
 use super::space::Space;
@@ -32,6 +33,7 @@ use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::gate::Gate;
+use crate::parts::manifest::item::Item;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::{Ages, in_list};
 use crate::parts::skiplist::SkipList;
@@ -60,12 +62,8 @@ pub(crate) fn create(ground: &Arc<Ground>) -> Result<()> {
             )
             .because(e)
         })?;
-    let created = Change::RepositoryCreated {
-        head: extent.span(),
-    };
-    Ok(ground.manifest.commit(Edit {
-        changes: vec![created],
-    })?)
+    let created = Change::added(ExtentMeta::Head(extent.span()));
+    Ok(ground.manifest.commit(Edit::of(created))?)
 }
 
 /// Opens the repository that the manifest names. `rebuild` is called with the bytes done and the
@@ -75,7 +73,11 @@ pub(crate) fn recover(
     links_lost: bool,
     rebuild: &mut dyn FnMut(u64, u64),
 ) -> Result<Repository> {
-    let meta = ground.manifest.with_state(|state| state.repository.clone()).ok_or_else(|| {
+    let named: Vec<ExtentMeta> = ground
+        .manifest
+        .with_state(|state| state.items().copied().collect());
+    let head = named.iter().find(|extent| !extent.has_entries());
+    let head = head.ok_or_else(|| {
         Error::corruption(
             "the manifest names no repository, which every database of this design has; restore \
              the database from a copy, or \
@@ -83,14 +85,14 @@ pub(crate) fn recover(
         )
     })?;
     let region = ground.pool.region().clone();
-    let head = ground.pool.adopt(meta.head)?;
+    let head = ground.pool.adopt(head.span())?;
     layout::check_head(
         region.bytes(head.off(), HEADER_BYTES).unwrap_or_default(),
         head.off(),
     )?;
     let mut space = Space::default();
-    for span in &meta.extents {
-        let extent = ground.pool.adopt(*span)?;
+    for nodes in named.iter().filter(|extent| extent.has_entries()) {
+        let extent = ground.pool.adopt(nodes.span())?;
         let bytes = region.bytes(extent.off(), HEADER_BYTES).unwrap_or_default();
         layout::check_extent(bytes, extent.off(), extent.len())?;
         let (used, dead) = (read(&extent, USED_AT), read(&extent, DEAD_AT));
@@ -123,7 +125,9 @@ pub(crate) fn recover(
     };
     let found = in_list(&list)?;
     let drained = ground.manifest.with_state(|state| {
-        let oldest = state.tables.values().map(|table| table.seq_first).min();
+        // Its own extents record no numbers, so these are of the buffer above.
+        let buffered = state.all_items().filter_map(|item| item.seqs());
+        let oldest = buffered.map(|(first, _)| first).min();
         oldest.map_or(state.last_seq, |oldest| oldest.saturating_sub(1))
     });
     let slot = ground

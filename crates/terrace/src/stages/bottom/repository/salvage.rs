@@ -1,47 +1,97 @@
-//! Reading of the repository's headers for salvaging its nodes.
+//! Finding the nodes of the repository in a damaged pool.
 
-use super::layout::{self, ENTRIES_AT, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT};
+use terrace_media::Span;
 
+use super::layout::{
+    self, ENTRIES_AT, EXTENT, ExtentMeta, HEADER_BYTES, RECLAIMING_AT, SYNCED_AT, USED_AT,
+};
+use crate::parts::manifest::State;
+use crate::parts::manifest::item::Item;
+use crate::stages::salvage::{Area, DamagedPool, Nodes, OneList, Salvage, Unnamed};
+
+/// The name of the repository in the report of a repair.
+const NAME: &str = "repository";
 /// The offset of the first node in an extent, and of the head node in the head extent.
-pub(crate) const NODES_AT: u64 = HEADER_BYTES as u64;
+const NODES_AT: u64 = HEADER_BYTES as u64;
 
-/// The header words of an extent, which may be damaged. They are offsets from the extent's start.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ExtentWords {
-    pub(crate) used: u64,
-    /// The part of `used` that survives a power loss; `None` if all of it does.
-    pub(crate) synced: Option<u64>,
-}
+pub(crate) static SALVAGE: Salvage = Salvage {
+    owner: &EXTENT,
+    identify: |head, off| {
+        let length = u64::from_le_bytes(*head[8..].first_chunk()?);
+        let is_extent = layout::check_extent(head, off, length).is_ok();
+        is_extent.then_some((off, Some(length)))
+    },
+    nodes,
+};
 
-/// Reads the words of an extent by their offsets.
-pub(crate) fn extent_words(read: &dyn Fn(u64) -> u64) -> ExtentWords {
-    ExtentWords {
-        used: read(USED_AT),
-        synced: Some(read(SYNCED_AT)).filter(|synced| *synced != 0),
+fn nodes(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Nodes {
+    let mut found = Nodes::default();
+    for extent in state.items::<ExtentMeta>() {
+        let span = extent.span();
+        if extent.has_entries() {
+            found.areas.push(area(span, pool));
+            continue;
+        }
+        let word = |at| pool.word(span.off + at).unwrap_or(0);
+        found.list = Some(OneList {
+            entries: Some(word(ENTRIES_AT)),
+            reclaiming: word(RECLAIMING_AT),
+        });
+        let head = Area {
+            head: Some(span.off + NODES_AT),
+            in_one_list: true,
+            ..Area::new(NAME, 0, span)
+        };
+        // Before the extents, whose nodes it leads to.
+        found.areas.insert(0, head);
     }
+    if !unnamed.is_empty() {
+        // The head may be of another time than these extents.
+        found.list = Some(OneList {
+            entries: None,
+            reclaiming: 0,
+        });
+    }
+    let unnamed = unnamed.iter().map(|extent| area(extent.span, pool));
+    found.areas.extend(unnamed);
+    found
 }
 
-/// Returns, from the head extent, the number of nodes in the list, and the offset of an extent of
-/// which some nodes may exist twice, or 0.
-pub(crate) fn head_words(read: &dyn Fn(u64) -> u64) -> (u64, u64) {
-    (read(ENTRIES_AT), read(RECLAIMING_AT))
-}
-
-/// Returns whether `bytes`, found at `at`, begin the extent of `length` bytes there.
-pub(crate) fn is_extent(bytes: &[u8], at: u64, length: u64) -> bool {
-    layout::check_extent(bytes, at, length).is_ok()
-}
-
-/// Returns whether the header in `bytes` names the offset `at`, even if the rest of it is damaged.
-pub(crate) fn is_placed(bytes: &[u8], at: u64) -> bool {
-    layout::extent_offset(bytes) == Some(at)
-}
-
-/// Returns the length in the header that begins with `bytes`, if they begin an extent.
-pub(crate) fn extent_length(bytes: &[u8], at: u64) -> Option<u64> {
-    let length = bytes
-        .get(8..16)?
-        .first_chunk()
-        .map(|word| u64::from_le_bytes(*word))?;
-    is_extent(bytes, at, length).then_some(length)
+fn area(span: Span, pool: &mut dyn DamagedPool) -> Area {
+    let word = |at| pool.word(span.off + at).unwrap_or(0);
+    let (used, synced) = (word(USED_AT), word(SYNCED_AT));
+    // 0: all of `used` survives a power loss.
+    let synced = Some(synced).filter(|synced| *synced != 0);
+    // The page with `used` may be newer than those that it counts, which then contain nodes of an
+    // earlier use of the space; nodes after `synced` are still in the buffer, or in the extent that
+    // they were copied from.
+    let used = match synced {
+        Some(synced) if pool.power_lost() => synced,
+        synced => used.max(synced.unwrap_or(0)),
+    };
+    let (known, placed) = match pool.bytes(span.off, NODES_AT) {
+        Some(head) => {
+            let known = layout::check_extent(head, span.off, span.len).is_ok();
+            (
+                known,
+                known || layout::extent_offset(head) == Some(span.off),
+            )
+        }
+        None => (false, false),
+    };
+    // A page from elsewhere may contain a wrong `used`.
+    let fits = placed && (NODES_AT..=span.len).contains(&used);
+    let problem = match (known, fits) {
+        (false, _) => Some("an extent has lost its header"),
+        (true, false) => Some("an extent says that more of it is used than there is"),
+        (true, true) => None,
+    };
+    Area {
+        may_be_dead: true,
+        in_one_list: true,
+        replaced: !placed,
+        problem: problem.map(str::to_owned),
+        // Without `used` every node up to the end counts that another one leads to.
+        ..Area::new(NAME, 0, span).nodes(NODES_AT, if fits { used } else { span.len })
+    }
 }

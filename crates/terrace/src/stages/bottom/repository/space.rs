@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use terrace_media::{AllocError, Extent, Medium, PoolUsage, Purpose};
 
-use super::layout::{self, DEAD_AT, EXPIRING_AT, HEADER_BYTES, USED_AT};
+use super::layout::{self, DEAD_AT, EXPIRING_AT, ExtentMeta, HEADER_BYTES, USED_AT};
 use crate::error::{Error, Result};
 use crate::parts::expiry::Millis;
 use crate::parts::manifest::{Change, Edit};
@@ -208,12 +208,8 @@ impl Space {
             )
             .because(e)
         })?;
-        let added = Change::RepositoryExtentAdded {
-            span: extent.span(),
-        };
-        ground.manifest.commit(Edit {
-            changes: vec![added],
-        })?;
+        let added = Change::added(ExtentMeta::Nodes(extent.span()));
+        ground.manifest.commit(Edit::of(added))?;
         let off = extent.off();
         let used = HEADER_BYTES as u64;
         let room = Room {
@@ -386,6 +382,7 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::ground;
+    use super::super::recover;
     use super::*;
 
     /// If no extent of the usual size fits any more, smaller ones are taken, down to the node.
@@ -394,6 +391,8 @@ mod tests {
         const PIECE: u64 = 12 << 10;
         let ground = ground();
         assert!(ground.options.bottom.extent_bytes > 2 * PIECE);
+        // Holds the head's extent, which would be free otherwise.
+        let _repository = recover::recover(&ground, false, &mut |_, _| {}).unwrap();
         let pool = &ground.pool;
         let mut pieces = Vec::new();
         while let Ok(piece) = pool.alloc(PIECE) {

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use terrace_media::{AllocError, Purpose};
 
 use super::Tables;
+use super::layout::{TableExtent, TableMeta};
 use super::table::{Body, Table};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
-use crate::parts::manifest::{Change, Edit, TableExtent, TableMeta};
+use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
@@ -144,7 +145,7 @@ impl CopyIn {
             seq_last: sealed.seq_last,
             merging_into: None,
         };
-        let mut changes = vec![Change::TableAdded(meta)];
+        let mut changes = vec![Change::added(meta)];
         if outlives {
             let (seq, id) = (sealed.seq_last, sealed.id + 1);
             changes.extend([Change::LastSeq { seq }, Change::NextId { id }]);

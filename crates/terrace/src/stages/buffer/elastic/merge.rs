@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 use terrace_media::{AllocError, Purpose};
 
 use super::Tables;
+use super::layout::{TABLE, TableMeta};
 use super::table::Table;
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
@@ -152,10 +153,10 @@ impl Merge {
 
     /// Names the merge in the manifest and lets the older table answer for both (E3).
     fn announce(&mut self) -> Result<()> {
-        let (newer, older) = (self.newer.id, self.older.id);
-        let edit = Edit {
-            changes: vec![Change::MergeBegun { newer, older }],
-        };
+        let edit = Edit::of(Change::changed(TableMeta {
+            merging_into: Some(self.older.id),
+            ..self.newer.named(&self.ground)?
+        }));
         // PERSIST: the count before the announcement. Reversed, a crash would leave a merge without
         // a count.
         self.newer.count_left_out(0);
@@ -376,15 +377,20 @@ impl Merge {
         let level = self.older.body.lock().level.max(newer_level) + 1;
         let level = level.min(self.ground.options.buffer.levels - 1);
         let (entries, bytes) = (self.entries, self.bytes);
+        let taken = self.newer.named(&self.ground)?;
+        let mut merged = self.older.named(&self.ground)?;
+        merged.level = level;
+        merged.filter = filter.as_ref().map(|f| f.span());
+        (merged.entries, merged.bytes) = (entries, bytes);
+        merged.extents.extend(taken.extents);
+        merged.seq_first = merged.seq_first.min(taken.seq_first);
+        merged.seq_last = merged.seq_last.max(taken.seq_last);
+        let id = taken.id;
         let edit = Edit {
-            changes: vec![Change::MergeEnded {
-                newer: self.newer.id,
-                older: self.older.id,
-                level,
-                filter: filter.as_ref().map(|f| f.span()),
-                entries,
-                bytes,
-            }],
+            changes: vec![
+                Change::Removed { owner: &TABLE, id },
+                Change::changed(merged),
+            ],
         };
         let (tables, newer, older) = (
             Arc::clone(&self.tables),

@@ -24,8 +24,10 @@
 
 mod build;
 mod copy_in;
+mod layout;
 mod merge;
 pub(crate) mod recover;
+mod salvage;
 mod table;
 
 use std::sync::Arc;
@@ -46,7 +48,11 @@ use crate::stages::{
 use crate::types::{SEQ_MAX, SeqNo};
 
 use copy_in::CopyIn;
+use layout::TableMeta;
 use table::Table;
+
+pub(crate) use layout::TABLE;
+pub(crate) use salvage::SALVAGE;
 
 /// BOUND: the number of tables of a level that wait for a reader of the oldest two, before these
 /// give way.
@@ -166,6 +172,16 @@ impl Elastic {
         )?;
         Ok(Some(Box::new(merge)))
     }
+
+    fn move_down(&self, table: Arc<Table>, level: u32) -> Box<dyn Job> {
+        table.body.lock().busy = true;
+        let ground = Arc::clone(&self.ground);
+        Box::new(MoveDown {
+            ground,
+            table,
+            level,
+        })
+    }
 }
 
 impl Buffer for Elastic {
@@ -192,7 +208,7 @@ impl Buffer for Elastic {
         for level in 0..self.last_level() {
             let Some((newer, older)) = Elastic::oldest_pair(&tables, level) else {
                 if let Some(table) = Elastic::held_up(&tables, level) {
-                    return Ok(Some(MoveDown::begin(table, level + 1)));
+                    return Ok(Some(self.move_down(table, level + 1)));
                 }
                 continue;
             };
@@ -203,7 +219,7 @@ impl Buffer for Elastic {
             if bytes <= self.ground.options.table_bytes_max() && fits() {
                 return self.begin_merge(&newer, &older);
             }
-            return Ok(Some(MoveDown::begin(older, level + 1)));
+            return Ok(Some(self.move_down(older, level + 1)));
         }
         Ok(None)
     }
@@ -246,7 +262,7 @@ impl Buffer for Elastic {
         };
         let durable = seq_max.max(seq_last);
         let ids: Vec<u64> = taken.iter().map(|table| table.id).collect();
-        let removed = ids.iter().map(|&id| Change::TableRemoved { id });
+        let removed = ids.iter().map(|&id| Change::Removed { owner: &TABLE, id });
         let mut changes: Vec<Change> = removed.collect();
         if !self.ground.pool_outlives() {
             changes.push(Change::LastSeq { seq: seq_last });
@@ -411,15 +427,9 @@ impl NewerVersions for NewerTables {
 
 /// Moves a table down that is not to be merged, by an edit alone.
 struct MoveDown {
+    ground: Arc<Ground>,
     table: Arc<Table>,
     level: u32,
-}
-
-impl MoveDown {
-    fn begin(table: Arc<Table>, level: u32) -> Box<dyn Job> {
-        table.body.lock().busy = true;
-        Box::new(MoveDown { table, level })
-    }
 }
 
 impl Job for MoveDown {
@@ -429,13 +439,12 @@ impl Job for MoveDown {
 
     fn step(&mut self) -> Result<Step> {
         let (table, level) = (Arc::clone(&self.table), self.level);
+        let moved = TableMeta {
+            level,
+            ..table.named(&self.ground)?
+        };
         Ok(Step::Done(Completion {
-            edit: Edit {
-                changes: vec![Change::TableMoved {
-                    id: table.id,
-                    level,
-                }],
-            },
+            edit: Edit::of(Change::changed(moved)),
             apply: Box::new(move || {
                 let mut body = table.body.lock();
                 body.level = level;

@@ -15,12 +15,13 @@ use std::sync::Arc;
 use terrace_media::{Medium, Shutdown};
 
 use super::Elastic;
+use super::layout::TableMeta;
 use super::table::{Body, Table};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
-use crate::parts::manifest::{Change, Edit, TableMeta};
+use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Keep, RangeDelete, RangeSet, Readable, Spans, in_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
@@ -44,7 +45,7 @@ pub(crate) fn recover(
 ) -> Result<(Elastic, Recovered)> {
     let metas: Vec<TableMeta> = ground
         .manifest
-        .with_state(|state| state.tables.values().cloned().collect());
+        .with_state(|state| state.items().cloned().collect());
     let mut recovered = Recovered::default();
     let total: u64 = metas.iter().map(|m| m.bytes).sum();
     let mut done = 0;
@@ -103,20 +104,16 @@ pub(crate) fn recover(
 
 /// Returns the change that records the number of entries of a rebuilt table. A table that is being
 /// merged is counted at the end of its merge.
-fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Vec<Change> {
+fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Option<Change> {
     let entries = table.body.lock().entries;
     let emptied_into = |id| all.iter().any(|other| other.merging_into == Some(id));
     if entries == meta.entries || meta.merging_into.is_some() || emptied_into(meta.id) {
-        return Vec::new();
+        return None;
     }
-    let counted = TableMeta {
+    Some(Change::changed(TableMeta {
         entries,
         ..meta.clone()
-    };
-    vec![
-        Change::TableRemoved { id: meta.id },
-        Change::TableAdded(counted),
-    ]
+    }))
 }
 
 /// Returns whether links in the pool may be invalid.

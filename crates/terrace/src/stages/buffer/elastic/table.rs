@@ -18,18 +18,21 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_media::{Extent, Purpose};
 
+use super::layout::{TABLE, TableMeta};
 use crate::canary::{self, Canary};
+use crate::error::Error;
 use crate::error::Result;
 use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
 use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
+use crate::parts::manifest::State;
 use crate::parts::ranges::{Ages, LateKeys};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
-use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
+use crate::stages::{Census, Ground, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo};
 
 /// BOUND: after this many restarts a point read takes the gate, and the merge waits for it.
@@ -81,6 +84,15 @@ impl Body {
 }
 
 impl Table {
+    /// Returns the table as the manifest names it. Only the job that has marked the table as busy
+    /// may replace it there.
+    pub(super) fn named(&self, ground: &Ground) -> Result<TableMeta> {
+        let item = |state: &State| state.item(&TABLE, self.id).cloned();
+        ground.manifest.with_state(item).ok_or_else(|| {
+            Error::corruption(format!("the manifest no longer names table {}", self.id))
+        })
+    }
+
     /// Creates a table over a list that is complete in the pool.
     pub(super) fn new(
         id: u64,

@@ -1,0 +1,43 @@
+//! Finding the nodes of the buffer's tables in a damaged pool.
+
+use std::collections::BTreeSet;
+
+use super::layout::{TABLE, TableMeta};
+use crate::parts::manifest::State;
+use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
+use crate::stages::salvage::{Area, DamagedPool, Nodes, Salvage, Unnamed};
+
+/// The name of the buffer in the report of a repair.
+const NAME: &str = "buffer";
+
+pub(crate) static SALVAGE: Salvage = Salvage {
+    owner: &TABLE,
+    identify: |head, off| Some((decode_table_header(head, off).ok()?, None)),
+    nodes,
+};
+
+fn nodes(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Nodes {
+    let mut areas = Vec::new();
+    let mut headers = BTreeSet::new();
+    for table in state.items::<TableMeta>() {
+        for (i, extent) in table.extents.iter().enumerate() {
+            let bytes = pool.bytes(extent.span.off, TABLE_HEADER_BYTES as u64);
+            let id = bytes.and_then(|bytes| decode_table_header(bytes, extent.span.off).ok());
+            let used = extent.used.min(extent.span.len);
+            areas.push(Area {
+                head: (i == 0).then_some(table.head),
+                seqs: Some((table.seq_first, table.seq_last)),
+                // Merged extents keep the headers of their own memtables, so no id occurs twice.
+                replaced: id.is_some_and(|id| i == 0 && id != table.id || !headers.insert(id)),
+                problem: id.is_none().then(|| "its header is damaged".to_owned()),
+                ..Area::new(NAME, table.id, extent.span).nodes(TABLE_NODES_AT as u64, used)
+            });
+        }
+    }
+    areas.extend(unnamed.iter().map(|found| Area {
+        head: Some(found.span.off + TABLE_HEADER_BYTES as u64),
+        open_end: true,
+        ..Area::new(NAME, found.id, found.span).nodes(TABLE_NODES_AT as u64, found.span.len)
+    }));
+    Nodes { areas, list: None }
+}
