@@ -69,10 +69,8 @@ pub(super) struct Now {
 /// The nearness of the bottom to the point at which it takes no more data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nearness {
-    /// At 1 the work of the bottom is about to slow writers.
-    pub(super) haste: f64,
-    /// At 1 the bottom takes no more data.
-    pub(super) pressure: f64,
+    /// At 1 the bottom begins to slow writers, at 2 it takes no more data.
+    pub(super) need: f64,
     /// Whether another thread compacts.
     pub(super) apart: bool,
 }
@@ -83,10 +81,9 @@ impl Nearness {
     /// drained. If another thread compacts, the nearness is 0 until the bottom begins to slow
     /// writers.
     fn part(self) -> f64 {
-        let pressure = self.pressure.clamp(0.0, 1.0);
         match self.apart {
-            true => pressure,
-            false => (self.haste.clamp(0.0, 1.0) + pressure) / 2.0,
+            true => (self.need - 1.0).clamp(0.0, 1.0),
+            false => (self.need / 2.0).clamp(0.0, 1.0),
         }
     }
 }

@@ -218,7 +218,7 @@ impl Ingest {
         let into_buffer = match &mut self.sink {
             Sink::Bottom(intake) => {
                 intake.close()?;
-                engine.wait_until(&|| engine.pipeline.bottom.pressure().part < 1.0)?;
+                engine.wait_until(&|| !engine.pipeline.bottom.need().stops())?;
                 false
             }
             Sink::Buffer { batch, tables } => {

@@ -285,7 +285,7 @@ impl Engine {
 
     /// Returns the free space. Also sets how much writers are slowed.
     pub(crate) fn headroom(&self) -> throttle::Headroom {
-        let pressure = self.pipeline.bottom.pressure();
+        let pressure = self.pipeline.bottom.need().pressure();
         let logs = self.pipeline.front.log_file_bytes();
         let unflushed = self.pipeline.unflushed_bytes(&self.ground);
         let flushes = unflushed > 0 && self.pipeline.front.sealed_count() > 0;

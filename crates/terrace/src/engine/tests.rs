@@ -117,8 +117,12 @@ fn compactions_give_way_to_drains() {
         db.put(n.wrapping_mul(0x9E37_79B9).to_be_bytes(), vec![1; 500])
             .unwrap();
         let short = engine.headroom().urgency() == Urgency::Space;
-        let expected = [short && engine.pipeline.bottom.haste() == 0.0, false, false];
-        if engine.pipeline.bottom.haste() == 0.0 {
+        let expected = [
+            short && engine.pipeline.bottom.need().part == 0.0,
+            false,
+            false,
+        ];
+        if engine.pipeline.bottom.need().part == 0.0 {
             let kinds = [JobKind::Compact, JobKind::Drain, JobKind::Merge];
             assert_eq!(kinds.map(|kind| engine.should_give_way(kind)), expected);
             seen[usize::from(short)] += 1;

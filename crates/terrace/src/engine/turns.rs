@@ -23,8 +23,7 @@ impl Engine {
     ) -> Result<Option<Parked>> {
         let headroom = self.headroom();
         let looks = if class == Class::Flushes {
-            let is_held_up =
-                self.pipeline.buffer.is_none() && self.pipeline.bottom.pressure().part >= 1.0;
+            let is_held_up = self.pipeline.buffer.is_none() && self.pipeline.bottom.need().stops();
             choose_flush(self.spare_is_due(state, &headroom), is_held_up)
         } else {
             let (looks, merges_first) = choose(class, &self.now(state, &headroom));
@@ -61,8 +60,7 @@ impl Engine {
         let bottom = &self.pipeline.bottom;
         let drains_leave = self.pipeline.buffer.is_some() && bottom.is_outside_pool();
         drains_leave.then(|| Nearness {
-            haste: bottom.haste(),
-            pressure: bottom.pressure().part,
+            need: bottom.need().part,
             apart: self.compacts_apart(),
         })
     }
@@ -152,7 +150,7 @@ impl Engine {
         let (Some(buffer), bottom) = (&self.pipeline.buffer, &self.pipeline.bottom) else {
             return Ok(None);
         };
-        let waits = bottom.pressure().part >= 1.0;
+        let waits = bottom.need().stops();
         let is_tight = self.ground.reserve.is_tight();
         let makes_room = || is_tight && bottom.makes_room_by(buffer.newest());
         if !self.pipeline.drains() || waits && !makes_room() {

@@ -37,7 +37,7 @@ impl Engine {
     /// Returns how near writers are to being slowed by a backlog of background work.
     pub(super) fn haste(&self) -> f64 {
         match self.headroom().urgency() {
-            Urgency::Rest | Urgency::None => self.pipeline.bottom.haste(),
+            Urgency::Rest | Urgency::None => self.pipeline.bottom.need().haste(),
             Urgency::Space | Urgency::Everything => 1.0,
         }
     }

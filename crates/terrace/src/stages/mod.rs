@@ -56,7 +56,7 @@ pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
 pub(crate) use front::{Deletes, Front, FrontShape, Pending, Rotated, WritersHeld, Written};
 pub(crate) use ground::{Folder, Ground};
 pub(crate) use job::{Completion, Garbage, Job, Step};
-pub(crate) use need::{Pressure, Urgency};
+pub(crate) use need::{Need, Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,
 };

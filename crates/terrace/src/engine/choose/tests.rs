@@ -13,17 +13,13 @@ const QUIET: Now = Now {
     has_memory: true,
 };
 
-fn nearness(haste: f64, pressure: f64, apart: bool) -> Nearness {
-    Nearness {
-        haste,
-        pressure,
-        apart,
-    }
+fn nearness(need: f64, apart: bool) -> Nearness {
+    Nearness { need, apart }
 }
 
 /// Returns a bottom at this nearness.
 fn bottom(part: f64) -> Option<Nearness> {
-    Some(nearness(0.0, part, true))
+    Some(nearness(1.0 + part, true))
 }
 
 #[test]
@@ -185,19 +181,19 @@ fn what_presses_more_comes_first() {
 #[test]
 fn a_full_pool_is_drained_until_the_bottom_stops() {
     let comes_first = |pressing, bottom| preferred(Urgency::Space, pressing, Some(bottom));
-    for (haste, pressure) in [(0.0, 0.0), (1.0, 0.0), (2.5, 0.5), (4.0, 0.99), (4.0, 1.0)] {
+    for need in [0.0, 1.0, 1.5, 1.99, 2.0] {
         for apart in [false, true] {
-            let bottom = nearness(haste, pressure, apart);
+            let bottom = nearness(need, apart);
             assert_eq!(comes_first(1.0, bottom), Some(Drain));
         }
     }
-    let begins = nearness(1.0, 0.0, false).part();
+    let begins = nearness(1.0, false).part();
     assert!(
         (begins - 0.5).abs() < 1e-9,
         "where writers begin to be slowed"
     );
-    assert_eq!(comes_first(0.4, nearness(1.5, 0.2, false)), Some(Compact));
-    assert_eq!(comes_first(0.9, nearness(4.0, 1.0, false)), Some(Compact));
+    assert_eq!(comes_first(0.4, nearness(1.2, false)), Some(Compact));
+    assert_eq!(comes_first(0.9, nearness(2.0, false)), Some(Compact));
 }
 
 /// Alongside a thread that compacts, drains run while writers are slowed for drains but not yet for
@@ -205,7 +201,7 @@ fn a_full_pool_is_drained_until_the_bottom_stops() {
 #[test]
 fn drains_go_on_beside_compactions() {
     let comes_first = |bottom| preferred(Urgency::Space, 0.3, Some(bottom));
-    assert_eq!(comes_first(nearness(0.9, 0.0, false)), Some(Compact));
-    assert_eq!(comes_first(nearness(0.9, 0.0, true)), Some(Drain));
-    assert_eq!(comes_first(nearness(2.0, 0.4, true)), Some(Compact));
+    assert_eq!(comes_first(nearness(0.9, false)), Some(Compact));
+    assert_eq!(comes_first(nearness(0.9, true)), Some(Drain));
+    assert_eq!(comes_first(nearness(1.4, true)), Some(Compact));
 }

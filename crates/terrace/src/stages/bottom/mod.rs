@@ -21,7 +21,7 @@ use crate::types::SeqNo;
 
 use super::drain::Drain;
 use super::job::{Completion, Job};
-use super::need::{Pressure, Urgency};
+use super::need::{Need, Urgency};
 use super::source::Sources;
 
 /// Sorted entries on their way into a bottom, bypassing the stages above. They are invisible until
@@ -106,10 +106,7 @@ pub(crate) trait Bottom: Send + Sync {
     /// Returns whether drained data leaves the pool, so that a drain needs no space there.
     fn is_outside_pool(&self) -> bool;
     /// Returns how far the bottom is behind with its own work.
-    fn pressure(&self) -> Pressure;
-    /// Returns how near the bottom is to pressure: at 0 its work may take its time, at 1 writers
-    /// are about to be slowed.
-    fn haste(&self) -> f64;
+    fn need(&self) -> Need;
     /// Returns whether range deletes that have not come down cover a whole unit of its data, which
     /// could go if they were durable.
     fn is_covered(&self, _: &RangeSet) -> bool {

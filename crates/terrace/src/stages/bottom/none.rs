@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::parts::ranges::Spans;
-use crate::stages::{Bottom, Drain, Intake, Job, Pressure, RangeRequest, Sources, Takes, Urgency};
+use crate::stages::{Bottom, Drain, Intake, Job, Need, RangeRequest, Sources, Takes, Urgency};
 use crate::types::SeqNo;
 
 /// The bottom of a database whose buffer keeps all data.
@@ -46,12 +46,8 @@ impl Bottom for NoBottom {
         false
     }
 
-    fn pressure(&self) -> Pressure {
-        Pressure::default()
-    }
-
-    fn haste(&self) -> f64 {
-        0.0
+    fn need(&self) -> Need {
+        Need::default()
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {

@@ -17,7 +17,7 @@ use super::version::{Run, Version};
 use crate::error::Result;
 use crate::parts::key::Target;
 use crate::parts::sstable::ReadCounts;
-use crate::stages::{Pressure, Urgency};
+use crate::stages::{Need, Pressure, Urgency};
 use crate::types::key_hash;
 
 /// One key in this many is looked up in older tables.
@@ -167,8 +167,8 @@ impl Garbage {
         self.bytes as f64 / due.max(1) as f64
     }
 
-    /// Returns the pressure on writers.
-    pub(super) fn pressure(&self) -> Pressure {
+    /// Returns how far compactions are behind with garbage.
+    pub(super) fn need(&self) -> Need {
         let range = self.stop - self.slow;
         // A drain that was larger than its limit, or a machine short of processor time, may go this
         // far beyond; after that no drain runs before a compaction ends.
@@ -176,15 +176,11 @@ impl Garbage {
             true => PART_MAX,
             false => 1.0,
         };
-        Pressure {
+        let pressure = Pressure {
             part: part(self.bytes, self.slow, self.stop).min(most),
             range,
-        }
-    }
-
-    /// Returns how near garbage is to slowing writers.
-    pub(super) fn haste(&self) -> f64 {
-        part(self.bytes, self.due, self.slow)
+        };
+        Need::of(part(self.bytes, self.due, self.slow), pressure)
     }
 
     /// Returns the bytes of a drain that fits before the stop, if the share `superseding` of it
@@ -252,7 +248,7 @@ mod tests {
             let mut last = 0.0;
             for percent in 0..=400 {
                 let garbage = garbage(live, live / 100 * percent);
-                let part = garbage.pressure().part;
+                let part = garbage.need().pressure().part;
                 assert!((last..=1.0).contains(&part), "{live} {percent}: {part}");
                 let far = garbage.bytes >= 2 * garbage.stop - garbage.slow;
                 assert_eq!(part == 1.0, far, "{live} {percent}: {part}");

@@ -61,7 +61,7 @@ use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, RangeSet, Spans};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
-    Bottom, Drain, Folder, FrontShape, Ground, Intake, Job, Pressure, RangeRequest, Source,
+    Bottom, Drain, Folder, FrontShape, Ground, Intake, Job, Need, Pressure, RangeRequest, Source,
     Sources, Urgency,
 };
 use crate::types::{Compression, DbId, SeqNo};
@@ -281,7 +281,7 @@ impl Bottom for Leveled {
     }
 
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
-        let waits = self.pressure().part >= 1.0;
+        let waits = self.need().stops();
         Ok(Box::new(absorb::Absorb::begin(&self.body, drain, waits)))
     }
 
@@ -318,24 +318,18 @@ impl Bottom for Leveled {
         true
     }
 
-    fn pressure(&self) -> Pressure {
+    fn need(&self) -> Need {
         let options = &self.body.shelf.options;
         let stop = options.debt_stop_bytes;
-        let runs = (options.runs_slow, options.runs_stop);
-        let order = self.body.between(runs, (stop / 2, stop));
-        let garbage = self.body.garbage(&self.body.version()).pressure();
+        let garbage = self.body.garbage(&self.body.version()).need();
+        let before = (options.runs_compact, options.runs_slow);
+        let before = self.body.between(before, (stop / 8, stop / 2)).part;
+        let after = (options.runs_slow, options.runs_stop);
+        let order = Need::of(before, self.body.between(after, (stop / 2, stop)));
         match garbage.part > order.part {
             true => garbage,
             false => order,
         }
-    }
-
-    fn haste(&self) -> f64 {
-        let options = &self.body.shelf.options;
-        let stop = options.debt_stop_bytes;
-        let runs = (options.runs_compact, options.runs_slow);
-        let order = self.body.between(runs, (stop / 8, stop / 2)).part;
-        order.max(self.body.garbage(&self.body.version()).haste())
     }
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {

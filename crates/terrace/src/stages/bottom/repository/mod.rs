@@ -51,7 +51,7 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList};
 use crate::stages::{
-    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Pressure, Probe, RangeRequest, ReadStats,
+    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Need, Probe, RangeRequest, ReadStats,
     Source, Sources, Urgency,
 };
 use crate::types::{EntryKind, SeqNo};
@@ -399,17 +399,13 @@ impl Bottom for Repository {
         false
     }
 
-    fn pressure(&self) -> Pressure {
+    fn need(&self) -> Need {
         // The free space of the pool slows writers already, and accounts for this work.
-        Pressure::default()
+        Need::default()
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {
         self.body.ranges.spans()
-    }
-
-    fn haste(&self) -> f64 {
-        0.0
     }
 
     fn sources(&self) -> Sources {
