@@ -126,7 +126,7 @@ impl WriteBatch {
     /// batch.
     #[inline]
     fn id_of(&mut self, keyspace: &Keyspace) -> u32 {
-        let opening = keyspace.engine().ground.opening;
+        let opening = keyspace.engine().shared.opening;
         self.is_mixed |= self.opening != 0 && self.opening != opening;
         self.opening = opening;
         keyspace.id()

@@ -53,7 +53,7 @@ impl Db {
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.engine().check_open()?;
         let view = self.engine().views.hold();
-        let dropped = self.engine().ground.dropped.all();
+        let dropped = self.engine().shared.dropped.all();
         let mut census = Census {
             dropped,
             ..Census::default()
@@ -79,7 +79,7 @@ impl Db {
                 }
             });
         }
-        if let Err(problem) = self.engine().ground.manifest.verify() {
+        if let Err(problem) = self.engine().shared.manifest.verify() {
             census.problems.push(format!("manifest: {problem}"));
         }
         let mut report = VerifyReport {
@@ -96,7 +96,7 @@ impl Db {
             event!(
                 warn,
                 "terrace::failure",
-                self.engine().ground.db,
+                self.engine().shared.db,
                 "verify has found {problems}, which its report lists"
             );
         }

@@ -27,7 +27,7 @@ use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::sstable::FileMeta;
 use crate::stages::names::table_file_name;
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 use crate::types::{Durability, EntryKind, SeqNo};
 
 /// Bytes copied at once if a file cannot be linked.
@@ -85,7 +85,7 @@ impl DbBuilder {
         let mut made_pool = false;
         let made = self.make_copy(db, frozen, &mut made_pool);
         if made.is_err() {
-            let id = db.engine().ground.manifest.db();
+            let id = db.engine().shared.manifest.db();
             self.remove_own(id, pool_file.filter(|_| made_pool));
             if !had_folder {
                 // It stays if it is not empty.
@@ -147,12 +147,12 @@ impl DbBuilder {
             .lock(&lock)
             .map_err(|e| Error::io("lock", &lock, e))?;
         // Its table files are those of the copied database: so is its id.
-        let mark = self.begin_creation(db.engine().ground.manifest.db())?;
-        let ground = Arc::new(self.ground_of_copy(mark, made_pool)?);
-        self.name_files(db, &frozen, &ground, &mut report)?;
-        if let Some(time) = db.engine().ground.time_told() {
+        let mark = self.begin_creation(db.engine().shared.manifest.db())?;
+        let shared = Arc::new(self.ground_of_copy(mark, made_pool)?);
+        self.name_files(db, &frozen, &shared, &mut report)?;
+        if let Some(time) = db.engine().shared.time_told() {
             // Entries that have expired in the source have expired in the copy.
-            ground.manifest.commit(Edit {
+            shared.manifest.commit(Edit {
                 changes: vec![time],
             })?;
         }
@@ -168,29 +168,29 @@ impl DbBuilder {
                 unit: "bytes",
             });
         };
-        let engine = self.fill_copy(&ground, Box::new(cursor), seq, &mut watch)?;
+        let engine = self.fill_copy(&shared, Box::new(cursor), seq, &mut watch)?;
         report.entries = handed_out.entries.load(Ordering::Relaxed);
         self.finish_copy(&engine)?;
         Ok(report)
     }
 
-    /// Moves all of `cursor`, whose numbers go up to `seq`, into the new database on `ground`.
+    /// Moves all of `cursor`, whose numbers go up to `seq`, into the new database on `shared`.
     pub(super) fn fill_copy(
         &self,
-        ground: &Arc<Ground>,
+        shared: &Arc<Shared>,
         cursor: Box<dyn Cursor>,
         seq: SeqNo,
         watch: &mut dyn FnMut(),
     ) -> Result<Arc<Engine>> {
-        let design = ground.options.design_of_new();
-        design.create(ground)?;
+        let design = shared.options.design_of_new();
+        design.create(shared)?;
         let folder = Folder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };
-        let (pipeline, _) = design.open(ground, folder, false, &mut |_, _, _| {})?;
-        let engine = Arc::new(Engine::new(Arc::clone(ground), pipeline));
-        if ground.survival().frees_logs() {
+        let (pipeline, _) = design.open(shared, folder, false, &mut |_, _, _| {})?;
+        let engine = Arc::new(Engine::new(Arc::clone(shared), pipeline));
+        if shared.survival().frees_logs() {
             engine.absorb_all(cursor, seq, watch)?;
         } else {
             write_all(&engine, cursor, watch)?;
@@ -200,17 +200,17 @@ impl DbBuilder {
 
     /// Makes the data in `engine` durable, and then the directory a database.
     pub(super) fn finish_copy(&self, engine: &Engine) -> Result<()> {
-        let ground = &engine.ground;
+        let shared = &engine.shared;
         // Its logs are as after a close; those without records are retired by the next open.
         engine.pipeline.front.close()?;
         // PERSIST: everything before OPTIONS, which makes the directory a database. Reversed, a
         // crash could leave one that opens and lacks data of the copy.
-        ground
+        shared
             .pool
             .sync_all()
             .map_err(|e| Error::io("sync the pool of", &self.path, e))?;
-        self.finish_creation(ground)?;
-        Ok(ground.pool.mark_clean()?)
+        self.finish_creation(shared)?;
+        Ok(shared.pool.mark_clean()?)
     }
 
     /// Links or copies the files, and names them in the new manifest.
@@ -218,7 +218,7 @@ impl DbBuilder {
         &self,
         db: &Db,
         frozen: &Frozen,
-        ground: &Ground,
+        shared: &Shared,
         report: &mut CheckpointReport,
     ) -> Result<()> {
         let files = frozen.files();
@@ -250,13 +250,13 @@ impl DbBuilder {
             });
         }
         changes.push(Change::NextId { id: next });
-        ground.skip_ids(next);
+        shared.skip_ids(next);
         // PERSIST: the files' names before the edit that names them. Reversed, a crash could leave
         // a manifest that names missing files.
         self.fs
             .sync_dir(&self.path)
             .map_err(|e| Error::io("sync", &self.path, e))?;
-        Ok(ground.manifest.commit(Edit { changes })?)
+        Ok(shared.manifest.commit(Edit { changes })?)
     }
 }
 

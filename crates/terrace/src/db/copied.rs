@@ -16,7 +16,7 @@ use super::open::DbBuilder;
 use crate::error::{Error, Result};
 use crate::options::file::{Fixed, NAME};
 use crate::parts::reserve::Row;
-use crate::stages::Ground;
+use crate::stages::Shared;
 
 /// The superblock word with the number of moves.
 const MOVES_ROOT: usize = 11;
@@ -70,25 +70,25 @@ impl DbBuilder {
 
     /// Keeps the options in use for the next open, if they differ from the previous ones, and
     /// counts a move.
-    pub(super) fn keep_options(&self, before: &Fixed, ground: &Ground) -> Result<()> {
-        let now = Fixed::of(&ground.stated, before.id, before.pool_uuid.clone());
+    pub(super) fn keep_options(&self, before: &Fixed, shared: &Shared) -> Result<()> {
+        let now = Fixed::of(&shared.stated, before.id, before.pool_uuid.clone());
         let mut now = now.in_folder(&self.path);
         now.kept.carry(&before.kept);
         let is_moved = before.folder.is_some() && now.folder != before.folder;
         now.moves = before.moves + u64::from(is_moved);
         if now != *before {
             // CRASH: either the old or the new options, and both fit all data.
-            let lender = ground.reserve.lender(&self.fs, Row::Manifest);
+            let lender = shared.reserve.lender(&self.fs, Row::Manifest);
             let lender: Arc<dyn FileSystem> = Arc::new(lender);
             now.write(&lender, &self.path)?;
         }
-        if ground.pool_outlives()
+        if shared.pool_outlives()
             && now.folder.is_some()
-            && ground.pool.root(MOVES_ROOT) != now.moves
+            && shared.pool.root(MOVES_ROOT) != now.moves
         {
             // PERSIST: OPTIONS before the word. Reversed, a crash could leave a directory that is
             // taken for an older copy.
-            ground.pool.set_roots(&[(MOVES_ROOT, now.moves)])?;
+            shared.pool.set_roots(&[(MOVES_ROOT, now.moves)])?;
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ use crate::parts::manifest::layout::{HEADER_BYTES, manifest_database};
 use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest};
 use crate::parts::redo::RedoArea;
 use crate::parts::reserve::reserve_owner;
-use crate::stages::Ground;
+use crate::stages::Shared;
 use crate::stages::names::{is_log_of, is_table_of, log_file_id, table_file_number};
 use crate::types::{DbId, draft_owner};
 
@@ -260,12 +260,12 @@ impl DbBuilder {
         synced.map_err(|e| Error::io("sync", &self.path, e))
     }
 
-    /// Creates the ground of a new database. `made` receives what is removed if opening it fails.
+    /// Creates the shared of a new database. `made` receives what is removed if opening it fails.
     pub(super) fn create(
         &self,
         report: &mut RecoveryReport,
         made: &mut Option<Made>,
-    ) -> Result<Ground> {
+    ) -> Result<Shared> {
         report.created = true;
         self.check_no_trace()?;
         let names = names_in(&*self.fs, &self.path)?;
@@ -327,9 +327,9 @@ impl DbBuilder {
         Ok(pool)
     }
 
-    /// Creates the ground of a copy, which is unknown to others until it is complete, in a new
+    /// Creates the shared of a copy, which is unknown to others until it is complete, in a new
     /// pool.
-    pub(super) fn ground_of_copy(&self, mark: Mark, made_pool: &mut bool) -> Result<Ground> {
+    pub(super) fn ground_of_copy(&self, mark: Mark, made_pool: &mut bool) -> Result<Shared> {
         let mut config = self.pool_config(&self.options)?;
         config.uuid = Some(mark.pool.0);
         let pool = Pool::create(config)?;
@@ -337,7 +337,7 @@ impl DbBuilder {
         self.new_ground(pool, mark.db, self.options.clone())
     }
 
-    fn new_ground(&self, pool: Pool, db: DbId, options: Options) -> Result<Ground> {
+    fn new_ground(&self, pool: Pool, db: DbId, options: Options) -> Result<Shared> {
         let manifest = match options.pool.path {
             None => Manifest::create_file(&self.fs, &self.path, db, OWNERS)?,
             Some(_) => {
@@ -348,32 +348,32 @@ impl DbBuilder {
         self.ground_on(pool, manifest, options)
     }
 
-    /// Creates the ground of a pool without a redo area.
+    /// Creates the shared of a pool without a redo area.
     pub(super) fn ground_on(
         &self,
         pool: Pool,
         manifest: Manifest,
         options: Options,
-    ) -> Result<Ground> {
+    ) -> Result<Shared> {
         let extent = pool.alloc(RedoArea::BYTES)?;
         let span = extent.span();
         let redo = RedoArea::create(&pool, extent)?;
         pool.set_roots(&[(REDO_ROOTS[0], span.off), (REDO_ROOTS[1], span.len)])?;
         let clock = Arc::clone(&self.clock);
-        Ok(Ground::new(pool, manifest, redo, options, clock))
+        Ok(Shared::new(pool, manifest, redo, options, clock))
     }
 
     /// Records in the pool and in the directory that the database is complete.
-    pub(super) fn finish_creation(&self, ground: &Ground) -> Result<()> {
-        let (db, pool) = (ground.manifest.db(), uuid_text(&ground.pool));
+    pub(super) fn finish_creation(&self, shared: &Shared) -> Result<()> {
+        let (db, pool) = (shared.manifest.db(), uuid_text(&shared.pool));
         // PERSIST: everything in the pool before OPTIONS, which makes the directory a database,
         // OPTIONS before the word that records it (C3), and the word before the mark is removed.
         // Between them, an open finds OPTIONS, sets the word and removes the mark.
-        let fixed = Fixed::of(&ground.stated, db, pool).in_folder(&self.path);
+        let fixed = Fixed::of(&shared.stated, db, pool).in_folder(&self.path);
         fixed.write_new(&self.fs, &self.path)?;
-        match ground.pool_outlives() {
-            true => ground.pool.set_roots(&[(CREATED_ROOT, 1)])?,
-            false => self.mark_created(&ground.manifest)?,
+        match shared.pool_outlives() {
+            true => shared.pool.set_roots(&[(CREATED_ROOT, 1)])?,
+            false => self.mark_created(&shared.manifest)?,
         }
         self.sweep(db)
     }

@@ -25,7 +25,7 @@ use crate::metrics::human_bytes;
 use crate::options::{MEMTABLE_BYTES_SMALL, PAGE_BYTES};
 use crate::parts::manifest::LogPlace;
 use crate::parts::sstable::FileMeta;
-use crate::stages::Ground;
+use crate::stages::Shared;
 use crate::stages::names::log_file_name;
 
 /// Logs take at most 1/`LOGS` of the disk.
@@ -56,21 +56,21 @@ impl DbBuilder {
 
     /// Lowers the sizes of logs, memtables and table files for this opening to what fits the disk:
     /// its free space and the database's present files. The kept options stay as they were stated.
-    pub(super) fn fit_disk(&self, ground: &mut Ground) {
+    pub(super) fn fit_disk(&self, shared: &mut Shared) {
         if self.options.read_only {
             return;
         }
-        let (tables, logs) = ground.manifest.with_state(|state| {
+        let (tables, logs) = shared.manifest.with_state(|state| {
             let tables: u64 = state.items().map(|file: &FileMeta| file.bytes).sum();
             let logs = state.logs.iter();
             let logs = logs.filter(|(_, log)| log.place == LogPlace::File);
             (tables, logs.map(|(id, _)| *id).collect::<Vec<_>>())
         });
-        if ground.pool_outlives() {
-            self.fit_pool(ground, tables);
+        if shared.pool_outlives() {
+            self.fit_pool(shared, tables);
         }
-        let in_files = ground.options.design_of_new().keeps_table_files();
-        if ground.pool_outlives() && !in_files {
+        let in_files = shared.options.design_of_new().keeps_table_files();
+        if shared.pool_outlives() && !in_files {
             return;
         }
         let Ok(Some(free)) = self.fs.free_bytes(&self.path) else {
@@ -83,19 +83,19 @@ impl DbBuilder {
         };
         let logs: u64 = logs.iter().filter_map(log_bytes).sum();
         let disk = free + tables + logs;
-        let leveled = &mut ground.options.bottom.leveled;
+        let leveled = &mut shared.options.bottom.leveled;
         let table_max = (disk / TABLE_FILES).max(TABLE_FILE_BYTES_MIN);
         leveled.table_bytes = leveled.table_bytes.min(table_max);
-        if ground.pool_outlives() {
+        if shared.pool_outlives() {
             return;
         }
-        let front = &mut ground.options.front;
+        let front = &mut shared.options.front;
         let logs_max = (disk / LOGS).max(MEMTABLES * MEMTABLE_BYTES_SMALL);
         if in_files {
             front.log_bytes_max = front.log_bytes_max.min(logs_max);
         }
         // A memory budget determines their size, and the largest entry depends on it.
-        if ground.options.memory_bytes.is_none() {
+        if shared.options.memory_bytes.is_none() {
             let most = logs_max / MEMTABLES / PAGE_BYTES * PAGE_BYTES;
             front.memtable_bytes = front.memtable_bytes.min(most);
         }
@@ -103,18 +103,18 @@ impl DbBuilder {
 
     /// Limits the size of the pool to the room on its device, and lowers the sizes of memtables and
     /// of extents to fit. `tables`: the bytes of table files.
-    fn fit_pool(&self, ground: &mut Ground, tables: u64) {
-        let (Some(path), Some(mut room)) = (&self.options.pool.path, ground.pool.device_room())
+    fn fit_pool(&self, shared: &mut Shared, tables: u64) {
+        let (Some(path), Some(mut room)) = (&self.options.pool.path, shared.pool.device_room())
         else {
             return;
         };
-        let options = &mut ground.options;
+        let options = &mut shared.options;
         if options.design_of_new().keeps_table_files() && self.is_on_disk_of(&self.path.join(path))
         {
             // A pool that took all of it would leave no space for the table files into which it is
             // drained.
-            room = ((room + tables) / 2).max(ground.pool.usage().committed);
-            ground.pool.grow_to_at_most(room);
+            room = ((room + tables) / 2).max(shared.pool.usage().committed);
+            shared.pool.grow_to_at_most(room);
         }
         if room >= options.pool.size_bytes {
             return;

@@ -36,14 +36,14 @@ pub(super) struct Handle {
 impl Handle {
     /// Releases the locks, so that others can open the database although handles remain.
     fn unlock(&self) {
-        self.engine.ground.pool.unlock();
+        self.engine.shared.pool.unlock();
         *self.lock.lock() = None;
     }
 
     /// Closes the database; with `gives_up` even if that loses `Volatile` entries.
     pub(super) fn close(&self, gives_up: bool) -> Result<()> {
         let begun = Since::now();
-        let db = self.engine.ground.db;
+        let db = self.engine.shared.db;
         let result = self.close_once(gives_up);
         match &result {
             Ok(()) => event!(info, "terrace::open", db, "closed in {begun}"),
@@ -62,7 +62,7 @@ impl Handle {
     fn close_once(&self, gives_up: bool) -> Result<()> {
         let engine = &self.engine;
         engine.check_open()?;
-        if engine.ground.options.read_only {
+        if engine.shared.options.read_only {
             if !engine.mark_closed() {
                 return Err(Error::closed());
             }
@@ -98,7 +98,7 @@ impl Handle {
         let sealed_off = engine.check_not_failed().and_then(|()| engine.seal_off());
         let result = written_out.and(sealed_off);
         if result.is_ok() {
-            engine.ground.pool.mark_clean()?;
+            engine.shared.pool.mark_clean()?;
         }
         self.unlock();
         let traced = self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());

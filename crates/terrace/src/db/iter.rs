@@ -91,7 +91,7 @@ impl Drop for Iter {
             // Another thread may have held the list's lock when this process was forked.
             return;
         }
-        self.engine.ground.snapshots.release(self.seq);
+        self.engine.shared.snapshots.release(self.seq);
     }
 }
 
@@ -125,7 +125,7 @@ fn count(lease: &mut Option<Lease>, engine: &Engine, bytes: usize) -> Result<()>
     };
     match lease.set(lease.bytes() + Ready::cost_max(bytes) as u64) {
         true => Ok(()),
-        false => Err(engine.ground.memory.iterators_are_full()),
+        false => Err(engine.shared.memory.iterators_are_full()),
     }
 }
 
@@ -162,7 +162,7 @@ impl Iter {
             failed: false,
             trace: None,
             lease: {
-                let memory = &engine.ground.memory;
+                let memory = &engine.shared.memory;
                 memory.is_limited().then(|| memory.iterators.lease())
             },
             handle: None,
@@ -211,7 +211,7 @@ impl Iter {
         let ready = self.fetched_front.held_bytes() + self.fetched_back.held_bytes();
         match lease.set(ready as u64) {
             true => Ok(()),
-            false => Err(self.engine.ground.memory.iterators_are_full()),
+            false => Err(self.engine.shared.memory.iterators_are_full()),
         }
     }
 
@@ -234,7 +234,7 @@ impl Iter {
         }
         let mut looked_at = 0;
         let result = self.collect_front(&mut looked_at);
-        let counters = &self.engine.ground.counters;
+        let counters = &self.engine.shared.counters;
         counters.add(OpCounter::ScanEntries, looked_at as u64);
         result
     }
@@ -245,7 +245,7 @@ impl Iter {
         let ranges = view.ranges.as_deref();
         let chunk_bytes = (self.front_bytes / 4)
             .max(CHUNK_BYTES_FIRST)
-            .min(self.engine.ground.memory.limits.chunk_bytes);
+            .min(self.engine.shared.memory.limits.chunk_bytes);
         let mut bytes = 0;
         let mut last: Option<Vec<u8>> = None;
         while self.fetched_front.len() < self.chunk_pairs && bytes < chunk_bytes {
@@ -380,7 +380,7 @@ impl Iter {
         self.positioned = false;
         let full = self.lease.as_ref().is_some_and(|lease| {
             // The next step fetches about three times as much.
-            let chunk_bytes = self.engine.ground.memory.limits.chunk_bytes;
+            let chunk_bytes = self.engine.shared.memory.limits.chunk_bytes;
             lease.bytes() > chunk_bytes as u64 / 4
         });
         self.breadth = match full {
@@ -456,7 +456,7 @@ impl Iter {
         }
         self.back = start;
         self.fetched_back = pairs;
-        let counters = &self.engine.ground.counters;
+        let counters = &self.engine.shared.counters;
         counters.add(OpCounter::ScanEntries, looked_at as u64);
         Ok(())
     }

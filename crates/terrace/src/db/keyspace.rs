@@ -235,7 +235,7 @@ fn dropped_ids(engine: &Arc<Engine>) -> Result<Vec<u32>> {
 /// Elsewhere the last writes of a killed process need not be durable.
 pub(super) fn load_dropped(engine: &Arc<Engine>, clean: bool) -> Result<Vec<u32>> {
     let sources = &engine.views.hold().sources;
-    let told = clean && engine.ground.pool.medium() != Medium::Mapped;
+    let told = clean && engine.shared.pool.medium() != Medium::Mapped;
     let mut gone = Vec::new();
     for (at, id) in dropped_ids(engine)?.into_iter().enumerate() {
         let mut left = !told || at >= FORGET_MAX;
@@ -243,7 +243,7 @@ pub(super) fn load_dropped(engine: &Arc<Engine>, clean: bool) -> Result<Vec<u32>
             left = left || has_any(&**source, id)? || has_any(&**source, id | SHADOW)?;
         }
         match left {
-            true => engine.ground.dropped.insert(id),
+            true => engine.shared.dropped.insert(id),
             false => gone.push(id),
         }
     }
@@ -399,7 +399,7 @@ impl Db {
             Some(value) => {
                 let id = id_of(&value, record.as_bytes())?;
                 // A keyspace that is being dropped takes no more calls.
-                let is_there = !self.engine().ground.dropped.contains(id);
+                let is_there = !self.engine().shared.dropped.contains(id);
                 Ok(is_there.then(|| Keyspace::new(self, id, name)))
             }
             None => Ok(None),
@@ -416,7 +416,7 @@ impl Db {
         let mut names = vec![DEFAULT_NAME.to_owned()];
         for record in records(self.engine(), NAMES)? {
             let (name, value) = record?.into_pair();
-            if self.engine().ground.dropped.contains(id_of(&value, &name)?) {
+            if self.engine().shared.dropped.contains(id_of(&value, &name)?) {
                 continue;
             }
             let text = name
@@ -448,7 +448,7 @@ impl Db {
         batch.push(EntryKind::Delete, SYSTEM_KEYSPACE, record.as_bytes(), &[]);
         Record::Dropped(keyspace.id()).write(&mut batch);
         batch.mark_freeing();
-        let dropped = &self.engine().ground.dropped;
+        let dropped = &self.engine().shared.dropped;
         // Before the drop has a number, so that each acknowledged write is before it.
         dropped.refuse(keyspace.id());
         if let Err(e) = self.engine().write(&mut batch, Durability::Sync) {

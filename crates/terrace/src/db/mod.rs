@@ -241,7 +241,7 @@ impl Db {
         if value.len() > 1 << 30 {
             return Err(too_large(value.len()));
         }
-        let memory = &self.engine().ground.memory;
+        let memory = &self.engine().shared.memory;
         // The batch, and its previous allocation while it grows.
         let _turn = memory.batch(2 * (key.len() + value.len()) as u64);
         let written = SINGLE.with_borrow_mut(|batch| {
@@ -273,13 +273,13 @@ impl Db {
         if let Some(bytes) = batch.too_large {
             return Err(too_large(bytes));
         }
-        if !batch.belongs_to(self.engine().ground.opening) {
+        if !batch.belongs_to(self.engine().shared.opening) {
             return Err(keyspace::foreign());
         }
         if batch.batch.expiring() > 0 {
-            let now = self.engine().ground.time.begin();
+            let now = self.engine().shared.time.begin();
             let bytes = 2 * batch.batch.payload.len_bytes() as u64;
-            let _turn = self.engine().ground.memory.batch(bytes);
+            let _turn = self.engine().shared.memory.batch(bytes);
             let mut expiring = batch.batch.expiring_from(now)?;
             self.engine().write(&mut expiring, durability)?;
         } else {
@@ -464,12 +464,12 @@ impl Db {
     /// Returns the options in force: those of [`Db::options_stated`], with smaller sizes of
     /// memtables, logs, tables, extents and the pool if a disk has no space for these.
     pub fn options(&self) -> &Options {
-        &self.engine().ground.options
+        &self.engine().shared.options
     }
 
     /// Returns the options as they were stated, which the database keeps for the next open.
     pub fn options_stated(&self) -> &Options {
-        &self.engine().ground.stated
+        &self.engine().shared.stated
     }
 
     /// Returns the database's directory.

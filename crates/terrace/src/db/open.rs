@@ -26,7 +26,7 @@ use crate::options::{Design, MediumChoice, Options, Workers};
 use crate::parts::manifest::{FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
 use crate::parts::reserve::Reserve;
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 use crate::types::DbId;
 
 /// The name of the lock file of a database. It is empty, and an existing one is kept.
@@ -198,7 +198,7 @@ impl DbBuilder {
     ) -> Result<(Arc<Engine>, RecoveryReport)> {
         let mut report = RecoveryReport::default();
         let fixed = Fixed::read(&self.fs, &self.path)?;
-        let (mut ground, pool_is_new) = match &fixed {
+        let (mut shared, pool_is_new) = match &fixed {
             Some(fixed) => {
                 let found = self.reopen(fixed, &mut report)?;
                 self.sweep(fixed.id)?;
@@ -209,25 +209,25 @@ impl DbBuilder {
                 (created?, true)
             }
         };
-        self.fit_disk(&mut ground);
-        let ground = Arc::new(match self.options.read_only {
-            true => ground,
+        self.fit_disk(&mut shared);
+        let shared = Arc::new(match self.options.read_only {
+            true => shared,
             false => {
-                let db = ground.manifest.db();
-                ground.with_reserve(Reserve::open(&self.fs, &self.path, db))
+                let db = shared.manifest.db();
+                shared.with_reserve(Reserve::open(&self.fs, &self.path, db))
             }
         });
-        let design = ground.options.design_of_new();
+        let design = shared.options.design_of_new();
         if pool_is_new {
-            design.create(&ground)?;
+            design.create(&shared)?;
         }
-        let links_lost = design.links_lost(&ground);
+        let links_lost = design.links_lost(&shared);
         let files = Folder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };
         let (pipeline, opened) =
-            design.open(&ground, files, links_lost, &mut |what, done, total| {
+            design.open(&shared, files, links_lost, &mut |what, done, total| {
                 self.report(Progress {
                     what,
                     done,
@@ -238,14 +238,14 @@ impl DbBuilder {
         if self.options.read_only
             && let Some(replay) = pipeline.front.replay()
         {
-            check_logs_fit(&ground, replay.logs_left().1)?;
+            check_logs_fit(&shared, replay.logs_left().1)?;
         }
         report.merges_resumed = opened.merges_resumed;
         report.tables_rebuilt = opened.tables_rebuilt;
         if links_lost {
-            ground.pool.mark_recovered()?;
+            shared.pool.mark_recovered()?;
         }
-        let engine = Arc::new(Engine::new(Arc::clone(&ground), pipeline));
+        let engine = Arc::new(Engine::new(Arc::clone(&shared), pipeline));
         engine.replay_logs(&mut report, &|done, total| {
             self.report(Progress {
                 what: "replaying logs",
@@ -256,12 +256,12 @@ impl DbBuilder {
         })?;
         let gone = keyspace::load_dropped(&engine, report.clean)?;
         match &fixed {
-            None => self.finish_creation(&ground)?,
-            Some(fixed) if !self.options.read_only => self.keep_options(fixed, &ground)?,
+            None => self.finish_creation(&shared)?,
+            Some(fixed) if !self.options.read_only => self.keep_options(fixed, &shared)?,
             Some(_) => {}
         }
-        self.watch_files(&ground)?;
-        ground.keep_reserve();
+        self.watch_files(&shared)?;
+        shared.keep_reserve();
         let begun = engine.start().and_then(|()| match self.options.read_only {
             true => Ok(()),
             false => keyspace::forget(&engine, &gone),
@@ -272,11 +272,11 @@ impl DbBuilder {
         event!(
             info,
             "terrace::open",
-            ground.db,
+            shared.db,
             "{report}; the database in {} has the id {} and the design {design}; pool: {}",
             self.path.display(),
-            ground.db,
-            ground.pool.describe()
+            shared.db,
+            shared.pool.describe()
         );
         Ok((engine, report))
     }
@@ -300,9 +300,9 @@ impl DbBuilder {
     }
 
     /// Stops the database if its files are removed or replaced while it is open.
-    fn watch_files(&self, ground: &Ground) -> Result<()> {
+    fn watch_files(&self, shared: &Shared) -> Result<()> {
         let mut paths = vec![self.path.join(LOCK), self.path.join(OPTIONS)];
-        match (&ground.options.pool.path, &self.machine) {
+        match (&shared.options.pool.path, &self.machine) {
             (Some(pool), None) => paths.push(self.path.join(pool)),
             (Some(_), Some(_)) => {}
             (None, _) => paths.push(self.path.join(MANIFEST)),
@@ -310,7 +310,7 @@ impl DbBuilder {
         match self.options.read_only {
             // It writes nothing, and its LOCK may be missing.
             true => Ok(()),
-            false => Ok(ground.manifest.watch(&self.fs, &paths)?),
+            false => Ok(shared.manifest.watch(&self.fs, &paths)?),
         }
     }
 
@@ -459,7 +459,7 @@ impl DbBuilder {
 
     /// Opens the pool that OPTIONS names, and checks that it is the right one. Returns true if the
     /// pool is new, since it does not outlive the process.
-    fn reopen(&self, fixed: &Fixed, report: &mut RecoveryReport) -> Result<(Ground, bool)> {
+    fn reopen(&self, fixed: &Fixed, report: &mut RecoveryReport) -> Result<(Shared, bool)> {
         if self.options.error_if_exists {
             return Err(Error::invalid(format!(
                 "there is a database in {} already",
@@ -554,7 +554,7 @@ impl DbBuilder {
             redo
         };
         let clock = Arc::clone(&self.clock);
-        Ok((Ground::new(pool, manifest, redo, options, clock), false))
+        Ok((Shared::new(pool, manifest, redo, options, clock), false))
     }
 }
 
@@ -576,9 +576,9 @@ impl DbBuilder {
 }
 
 /// Refuses to replay more than the memory budget has room for if nothing can be moved to files.
-fn check_logs_fit(ground: &Ground, log_bytes: u64) -> Result<()> {
-    let room = ground.options.pool.size_bytes / 2;
-    if !ground.memory.is_limited() || ground.pool_outlives() || log_bytes <= room {
+fn check_logs_fit(shared: &Shared, log_bytes: u64) -> Result<()> {
+    let room = shared.options.pool.size_bytes / 2;
+    if !shared.memory.is_limited() || shared.pool_outlives() || log_bytes <= room {
         return Ok(());
     }
     Err(Error::new(

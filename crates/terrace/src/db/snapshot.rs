@@ -32,7 +32,7 @@ impl Drop for Registration {
             // Another thread may have held the list's lock when this process was forked.
             return;
         }
-        engine.ground.snapshots.release(self.moment.seq);
+        engine.shared.snapshots.release(self.moment.seq);
     }
 }
 
@@ -140,7 +140,7 @@ impl Snapshot {
 
     fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
         let moment = self.0.moment;
-        self.engine().ground.snapshots.register_again(moment);
+        self.engine().shared.snapshots.register_again(moment);
         let iter = Iter::new(self.engine(), keyspace, bounds, moment)?;
         Ok(iter.keep_open(&self.0.handle))
     }

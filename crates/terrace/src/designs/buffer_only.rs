@@ -8,7 +8,7 @@ use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::none::NoBottom;
 use crate::stages::buffer::elastic;
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
@@ -18,12 +18,12 @@ pub(super) const RECIPE: Recipe = Recipe {
 };
 
 fn open(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
-    buffered::open(ground, folder, links_lost, progress, |_, _| {
+    buffered::open(shared, folder, links_lost, progress, |_, _| {
         Ok(Box::new(NoBottom))
     })
 }

@@ -8,22 +8,22 @@ use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::buffer::elastic;
 use crate::stages::front::wal_memtable::{self, FlushTo};
-use crate::stages::{Bottom, Folder, Ground};
+use crate::stages::{Bottom, Folder, Shared};
 
 /// Opens the stages, the bottom with `open_bottom`. The front comes last: it allocates space, and
 /// all live extents must have been adopted by then.
 pub(super) fn open(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
     open_bottom: impl FnOnce(&Folder, RebuildProgress<'_>) -> Result<Box<dyn Bottom>>,
 ) -> Result<(Pipeline, Opened)> {
-    let (buffer, found) = elastic::recover::recover(ground, links_lost, &mut |done, total| {
+    let (buffer, found) = elastic::recover::recover(shared, links_lost, &mut |done, total| {
         progress("rebuilding tables", done, total);
     })?;
     let bottom = open_bottom(&folder, progress)?;
-    let front = wal_memtable::recover::recover(ground, folder, FlushTo::Pool)?;
+    let front = wal_memtable::recover::recover(shared, folder, FlushTo::Pool)?;
     let opened = Opened {
         merges_resumed: found.merges_resumed,
         tables_rebuilt: found.tables_rebuilt,

@@ -9,19 +9,19 @@ use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
 use crate::stages::front::wal_memtable::{self, FlushTo};
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media, or keeps links in the pool.
 pub(super) const RECIPE: Recipe = Recipe {
     create: |_| Ok(()),
     links_lost: |_| false,
-    open: |ground, folder, _, _| open(ground, folder),
+    open: |shared, folder, _, _| open(shared, folder),
 };
 
 /// Opens the stages; the front comes last, since it allocates space.
-fn open(ground: &Arc<Ground>, folder: Folder) -> Result<(Pipeline, Opened)> {
-    let bottom = leveled::recover::recover(ground, &folder, wal_memtable::shape(ground))?;
-    let front = wal_memtable::recover::recover(ground, folder, FlushTo::Bottom)?;
+fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Pipeline, Opened)> {
+    let bottom = leveled::recover::recover(shared, &folder, wal_memtable::shape(shared))?;
+    let front = wal_memtable::recover::recover(shared, folder, FlushTo::Bottom)?;
     let pipeline = Pipeline {
         front: Box::new(front),
         buffer: None,

@@ -11,7 +11,7 @@ use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 
 /// An empty repository is created first; the other stages need no initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
@@ -21,13 +21,13 @@ pub(super) const RECIPE: Recipe = Recipe {
 };
 
 fn open(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
-    buffered::open(ground, folder, links_lost, progress, |_, progress| {
-        let bottom = repository::recover::recover(ground, links_lost, &mut |done, total| {
+    buffered::open(shared, folder, links_lost, progress, |_, progress| {
+        let bottom = repository::recover::recover(shared, links_lost, &mut |done, total| {
             progress("rebuilding the repository", done, total);
         })?;
         Ok(Box::new(bottom))

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::stages::bottom::leveled;
 use crate::stages::buffer::elastic;
 use crate::stages::front::wal_memtable;
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
@@ -22,13 +22,13 @@ pub(super) const RECIPE: Recipe = Recipe {
 };
 
 fn open(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Pipeline, Opened)> {
-    buffered::open(ground, folder, links_lost, progress, |folder, _| {
-        let front = wal_memtable::shape(ground);
-        Ok(Box::new(leveled::recover::recover(ground, folder, front)?))
+    buffered::open(shared, folder, links_lost, progress, |folder, _| {
+        let front = wal_memtable::shape(shared);
+        Ok(Box::new(leveled::recover::recover(shared, folder, front)?))
     })
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use crate::engine::Pipeline;
 use crate::error::Result;
 use crate::options::Design;
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 
 pub(crate) use owners::{OWNERS, SALVAGES};
 
@@ -40,13 +40,13 @@ pub(crate) type RebuildProgress<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
 
 /// The functions that create and open the stages of a design.
 struct Recipe {
-    create: fn(&Arc<Ground>) -> Result<()>,
-    links_lost: fn(&Ground) -> bool,
+    create: fn(&Arc<Shared>) -> Result<()>,
+    links_lost: fn(&Shared) -> bool,
     open: Open,
 }
 
 /// Opens the stages over existing data on media; the flag means that links there are invalid.
-type Open = fn(&Arc<Ground>, Folder, bool, RebuildProgress<'_>) -> Result<(Pipeline, Opened)>;
+type Open = fn(&Arc<Shared>, Folder, bool, RebuildProgress<'_>) -> Result<(Pipeline, Opened)>;
 
 impl Design {
     fn recipe(self) -> Recipe {
@@ -60,23 +60,23 @@ impl Design {
     }
 
     /// Writes the bytes that the stages need on media before they are opened for the first time.
-    pub(crate) fn create(self, ground: &Arc<Ground>) -> Result<()> {
-        (self.recipe().create)(ground)
+    pub(crate) fn create(self, shared: &Arc<Shared>) -> Result<()> {
+        (self.recipe().create)(shared)
     }
 
     /// Returns whether links in the pool are invalid, so that lists must be rebuilt.
-    pub(crate) fn links_lost(self, ground: &Ground) -> bool {
-        (self.recipe().links_lost)(ground)
+    pub(crate) fn links_lost(self, shared: &Shared) -> bool {
+        (self.recipe().links_lost)(shared)
     }
 
     /// Opens the stages over existing data on media.
     pub(crate) fn open(
         self,
-        ground: &Arc<Ground>,
+        shared: &Arc<Shared>,
         files: Folder,
         links_lost: bool,
         progress: RebuildProgress<'_>,
     ) -> Result<(Pipeline, Opened)> {
-        (self.recipe().open)(ground, files, links_lost, progress)
+        (self.recipe().open)(shared, files, links_lost, progress)
     }
 }

@@ -199,7 +199,7 @@ impl Engine {
             // Read before the look at free space, so that a release by a reader in between is not
             // missed: readers hold back extents and files with a view, and superseded entries with
             // a snapshot.
-            let held = self.views.is_older_pinned() || self.ground.snapshots.count() > 0;
+            let held = self.views.is_older_pinned() || self.shared.snapshots.count() > 0;
             match attempt() {
                 Ok(Some(done)) => break Ok(done),
                 Ok(None) => {}
@@ -218,7 +218,7 @@ impl Engine {
             }
         }
         if let (Need::Memtable(_) | Need::Pool, Some(reason)) = (need, wait.stalled) {
-            self.ground.count_stall(reason, wait.started.elapsed());
+            self.shared.count_stall(reason, wait.started.elapsed());
         }
         if let Need::Memtable(_) | Need::Flush | Need::Numbers = need {
             // Others may wait for the same memtable, and the sealed one is to be flushed.
@@ -281,19 +281,19 @@ impl Engine {
     /// Waits for background work, or decides that it cannot make progress.
     fn wait(self: &Arc<Self>, awaits: Awaits, held: bool, wait: &mut Wait) -> Result<()> {
         wait.stalled = Some(awaits.reason());
-        let is_tight = self.ground.reserve.is_tight();
+        let is_tight = self.shared.reserve.is_tight();
         // Puts on the reserve have to give back as much as they take from it.
         if is_tight
             && self.pipeline.buffer.is_none()
             && wait.drains.is_none()
             && (!wait.is_of_put || self.pipeline.front.has_mostly_deletes())
         {
-            wait.drains = Some(self.ground.reserve.want_drains());
+            wait.drains = Some(self.shared.reserve.want_drains());
         }
         let is_manual = self.jobs.workers() == Workers::Manual;
         if wait.is_first {
             // The device of a pool may have free space again.
-            if matches!(awaits, Awaits::Space) && self.ground.pool.look_for_room() {
+            if matches!(awaits, Awaits::Space) && self.shared.pool.look_for_room() {
                 return Ok(());
             }
             // Without threads, jobs stopped by a full disk try again once per call.
@@ -337,7 +337,7 @@ impl Engine {
             false => LOOKS,
         };
         let left = match awaits {
-            Awaits::Space => self.ground.pool.usage().allocated,
+            Awaits::Space => self.shared.pool.usage().allocated,
             _ => 0,
         };
         let seen = (left, turnover);
@@ -377,7 +377,7 @@ impl Engine {
             // A put that finds no space must not fill the memtable of another caller, which is on
             // the reserve.
             Awaits::Space | Awaits::Flush
-                if !self.pipeline.bottom.is_outside_pool() || self.ground.reserve.is_tight() =>
+                if !self.pipeline.bottom.is_outside_pool() || self.shared.reserve.is_tight() =>
             {
                 (Deletes::Single, SpareSize::Small)
             }
@@ -408,7 +408,7 @@ impl Engine {
         let for_disk = match awaits {
             Awaits::Disk(_) => true,
             Awaits::Space | Awaits::Flush => {
-                self.pipeline.bottom.is_outside_pool() && self.ground.reserve.is_tight()
+                self.pipeline.bottom.is_outside_pool() && self.shared.reserve.is_tight()
             }
             _ => false,
         };
@@ -465,7 +465,7 @@ impl Engine {
     }
 
     fn no_space(&self, why: &str) -> Error {
-        let usage = self.ground.pool.usage();
+        let usage = self.shared.pool.usage();
         let (what, way) = match usage.is_device_full() {
             true => ("the device of the pool", "free space on it"),
             false => ("the pool", "reopen with a larger pool.size_bytes"),

@@ -62,7 +62,7 @@ impl Engine {
                 Written::NeedsRoom(memtable) => self.make_room(batch, memtable)?,
             }
         }
-        let counters = &self.ground.counters;
+        let counters = &self.shared.counters;
         counters.add(OpCounter::Puts, batch.len() as u64);
         counters.add(OpCounter::UserBytes, batch.user_bytes());
         if batch.deletes() > 0 {
@@ -76,7 +76,7 @@ impl Engine {
     #[inline]
     fn check_keyspaces(&self, batch: &Batch) -> Result<u64> {
         // The count is read first: a drop that the check does not see changes it.
-        let refusals = self.ground.dropped.refusals();
+        let refusals = self.shared.dropped.refusals();
         for keyspace in batch.named_keyspaces() {
             self.check_keyspace(keyspace)?;
         }
@@ -98,7 +98,7 @@ impl Engine {
                  eighth of the pool, 1 GiB at most): split it"
             )));
         }
-        if self.ground.memory.is_limited() {
+        if self.shared.memory.is_limited() {
             return self.check_memory_of(batch);
         }
         Ok(())
@@ -106,8 +106,8 @@ impl Engine {
 
     /// Refuses a batch that the memory budget has no room for.
     fn check_memory_of(&self, batch: &Batch) -> Result<()> {
-        let limits = &self.ground.memory.limits;
-        let budget = || human_bytes(self.ground.options.memory_bytes.unwrap_or(0));
+        let limits = &self.shared.memory.limits;
+        let budget = || human_bytes(self.shared.options.memory_bytes.unwrap_or(0));
         let largest = batch.largest_entry() as u64;
         if largest > limits.entry_bytes {
             return Err(Error::invalid(format!(
@@ -145,7 +145,7 @@ impl Engine {
 
     /// Leases memory for the range deletes of a batch until a view contains them.
     fn admit_ranges(&self, batch: &Batch) -> Result<Option<Lease>> {
-        let memory = &self.ground.memory;
+        let memory = &self.shared.memory;
         if batch.ranges() == 0 || !memory.is_limited() {
             return Ok(None);
         }
@@ -153,7 +153,7 @@ impl Engine {
         let mut coming = memory.ranges.lease();
         // The lease is unlimited by itself: the leases of other writers count too, in any order.
         let _ = coming.set(ranges.iter().map(pieces_bytes).sum());
-        let snapshots = self.ground.snapshots.stripes().len();
+        let snapshots = self.shared.snapshots.stripes().len();
         let view = self.views.pin();
         let held = view.ranges.as_ref();
         let held = held.map_or(0, |ranges| ranges.bytes_max(snapshots));
@@ -191,7 +191,7 @@ impl Engine {
         let started = Instant::now();
         governor::pass(wait);
         let waited = started.elapsed();
-        self.ground.count_stall(self.throttle.reason(), waited);
+        self.shared.count_stall(self.throttle.reason(), waited);
     }
 
     /// Seals the memtable, and waits for a spare one if need be.

@@ -46,7 +46,7 @@ struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.engine.ground.snapshots.release(self.seq);
+        self.engine.shared.snapshots.release(self.seq);
     }
 }
 
@@ -54,18 +54,18 @@ impl Engine {
     /// Freezes the current moment.
     pub(crate) fn freeze(self: &Arc<Self>) -> Result<Frozen> {
         self.check_open()?;
-        let ground = &self.ground;
+        let shared = &self.shared;
         // No view can be installed between the two. So everything visible is in this view: it was
         // there before it had a number. And its files contain nothing above the number: what goes
         // into a file is visible before, or, for an ingest, becomes visible with the view.
         let (view, seq) = self.views.hold_during(|| {
-            let snapshots = &ground.snapshots;
-            snapshots.register_number(&ground.sequencer, &ground.time)
+            let snapshots = &shared.snapshots;
+            snapshots.register_number(&shared.sequencer, &shared.time)
         });
         let moment = Registered {
             engine: Arc::clone(self),
             seq,
-            dropped: ground.dropped.all(),
+            dropped: shared.dropped.all(),
         };
         Ok(Frozen { moment, view })
     }
@@ -98,10 +98,10 @@ impl Engine {
             put_back: None,
         })?;
         let completion = self.run_apart(job, moved)?;
-        self.ground.manifest.commit(completion.edit)?;
+        self.shared.manifest.commit(completion.edit)?;
         (completion.apply)();
         self.install_view();
-        self.ground.sequencer.start_after(seq);
+        self.shared.sequencer.start_after(seq);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Engine {
         let mut end = |batch: &mut Batch| -> Result<()> {
             let completion = self.table_apart(batch, seq)?;
             batch.clear();
-            self.ground.manifest.commit(completion.edit)?;
+            self.shared.manifest.commit(completion.edit)?;
             (completion.apply)();
             moved();
             Ok(())
@@ -144,7 +144,7 @@ impl Engine {
             end(&mut batch)?;
         }
         self.install_view();
-        self.ground.sequencer.start_after(seq);
+        self.shared.sequencer.start_after(seq);
         Ok(())
     }
 }

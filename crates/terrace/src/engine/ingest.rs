@@ -84,8 +84,8 @@ impl Engine {
         let _call = self.enter()?;
         self.check_writable()?;
         self.check_keyspace(keyspace)?;
-        let ground = &self.ground;
-        let seq = ground.sequencer.last_taken() + AHEAD;
+        let shared = &self.shared;
+        let seq = shared.sequencer.last_taken() + AHEAD;
         if seq > SEQ_MAX - AHEAD {
             return Err(Error::invalid(
                 "the sequence numbers of this database are nearly used up: copy it into a new one",
@@ -93,7 +93,7 @@ impl Engine {
         }
         let sink = match self.pipeline.bottom.intake(seq) {
             Some(intake) => Sink::Bottom(intake),
-            None if ground.pool.medium() == terrace_media::Medium::Dram => {
+            None if shared.pool.medium() == terrace_media::Medium::Dram => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
                     "this database keeps its tables in plain memory, so that what is not in a log \
@@ -158,7 +158,7 @@ impl Ingest {
         engine.check_writable()?;
         if expiry != 0 {
             // From the first expiring entry on, the database has a time.
-            engine.ground.time.begin();
+            engine.shared.time.begin();
         }
         if let Err(e) = self.take(key, value, expiry) {
             // An entry that is invalid is left out, and changes nothing.
@@ -179,7 +179,7 @@ impl Ingest {
             Sink::Bottom(intake) => intake.add(self.keyspace, key, value, expiry),
             Sink::Buffer { batch, tables } => {
                 let wanted = batch.payload.len_bytes() + key.len() + value.len();
-                let limits = &engine.ground.memory.limits;
+                let limits = &engine.shared.memory.limits;
                 let most = engine.shape.memtable_bytes;
                 if batch.len() > 0 && wanted as u64 > most.min(limits.ingest_bytes) {
                     tables.push(engine.table_apart(batch, self.seq)?);
@@ -232,7 +232,7 @@ impl Ingest {
             engine.flush()?;
         } else {
             for _ in 0..ROUNDS {
-                let now = engine.ground.sequencer.visible();
+                let now = engine.shared.sequencer.visible();
                 let Some(seq) = self.hidden_up_to(now)? else {
                     break;
                 };
@@ -248,10 +248,10 @@ impl Ingest {
         if appeared.is_err() && !engine.has_failed() {
             // PERSIST: nothing. No entry has these numbers, so no reader sees what a crash could
             // lose.
-            let _ = engine.ground.sequencer.publish(&taking);
+            let _ = engine.shared.sequencer.publish(&taking);
         }
         appeared?;
-        let counters = &engine.ground.counters;
+        let counters = &engine.shared.counters;
         counters.add(OpCounter::Puts, self.entries);
         counters.add(OpCounter::UserBytes, self.bytes);
         engine.headroom();
@@ -262,9 +262,9 @@ impl Ingest {
     /// Names the tables and shows them, once the numbers up to theirs are taken.
     fn appear(&mut self, taking: &Taking, into_buffer: bool) -> Result<()> {
         let engine = Arc::clone(&self.engine);
-        let ground = &engine.ground;
+        let shared = &engine.shared;
         // BOUND: writers that hold smaller numbers only have to finish copying.
-        if !ground.sequencer.wait_visible(taking.first - 1) {
+        if !shared.sequencer.wait_visible(taking.first - 1) {
             return Err(engine.check_writable().err().unwrap_or_else(Error::closed));
         }
         if into_buffer {
@@ -286,7 +286,7 @@ impl Ingest {
             changes: vec![Change::LastSeq { seq: self.seq }],
         };
         // If an open finds no log of these entries, it still has to know that entries expire.
-        edit.changes.extend(ground.time_told());
+        edit.changes.extend(shared.time_told());
         let mut applies = Vec::new();
         for completion in completions {
             edit.changes.extend(completion.edit.changes);
@@ -296,7 +296,7 @@ impl Ingest {
         // them all. Reversed, a crash could leave a name without a table.
         // CRASH: before the edit nothing names the tables, and opening the database removes files
         // and reuses the space; after it all of them are there.
-        ground.manifest.commit(edit).map_err(|e| {
+        shared.manifest.commit(edit).map_err(|e| {
             let e = Error::from(e);
             if e.kind() != ErrorKind::Full {
                 engine.fail(&e);
@@ -312,22 +312,22 @@ impl Ingest {
     /// Hands the tables to their stages and shows them, with their number. Returns false if a
     /// writer has failed.
     fn show(&self, applies: Vec<Box<dyn FnOnce() + Send>>, taking: &Taking) -> bool {
-        let ground = &self.engine.ground;
+        let shared = &self.engine.shared;
         let mut published = false;
         let build = || {
             // Under the lock of views, so that no other view shows the entries early.
             applies.into_iter().for_each(|apply| apply());
             canary::stand_still();
-            self.engine.pipeline.parts(ground)
+            self.engine.pipeline.parts(shared)
         };
         self.engine.views.install_during(build, Vec::new(), |show| {
             // No snapshot comes between: a snapshot without the number does not have the view, and
             // after a read that has seen an entry, snapshots see it too.
-            ground.snapshots.hold_off(|| {
+            shared.snapshots.hold_off(|| {
                 show();
                 // PERSIST: the edit, before any reader sees an entry. Reversed, a crash could take
                 // back what a reader has seen.
-                published = ground.sequencer.publish(taking);
+                published = shared.sequencer.publish(taking);
             });
         });
         published

@@ -314,7 +314,7 @@ impl Engine {
     fn step_job(&self, job: &mut Box<dyn Job>) -> Result<Step> {
         let started = Instant::now();
         let step = job.step();
-        self.ground.counters.job_time(job.kind(), started.elapsed());
+        self.shared.counters.job_time(job.kind(), started.elapsed());
         step
     }
 
@@ -333,12 +333,12 @@ impl Engine {
         if edits {
             let own = completion.edit.changes.len();
             // Entries removed as expired must stay expired for all later readers.
-            completion.edit.changes.extend(self.ground.time_told());
-            let totals = Change::Totals(self.ground.totals());
+            completion.edit.changes.extend(self.shared.time_told());
+            let totals = Change::Totals(self.shared.totals());
             completion.edit.changes.push(totals);
             // PERSIST: the edit before anything that it frees may be used again. The stages' apply
             // and the view below release it.
-            match self.ground.manifest.commit(&completion.edit) {
+            match self.shared.manifest.commit(&completion.edit) {
                 Ok(()) => {}
                 Err(e @ (ManifestError::Draft(_) | ManifestError::Alloc(_))) => {
                     let why = Error::from(e);
@@ -357,12 +357,12 @@ impl Engine {
         let frees = completion.edit.changes.iter().any(Change::frees);
         (completion.apply)();
         self.views
-            .install(|| self.pipeline.parts(&self.ground), completion.garbage);
+            .install(|| self.pipeline.parts(&self.shared), completion.garbage);
         self.pipeline.front.logs_retired(&retired);
         // Before waiters learn of free space: a job removes the files that it replaced here.
         drop(job);
         if edits {
-            self.ground.keep_reserve();
+            self.shared.keep_reserve();
         }
         if frees {
             let mut state = self.jobs.state.lock();
@@ -374,14 +374,14 @@ impl Engine {
         if edits && kind != JobKind::Flush {
             self.jobs.state.lock().edited();
         }
-        self.ground.counters.job_done(kind, completion.entries);
+        self.shared.counters.job_done(kind, completion.entries);
         // Jobs that make a spare or sync range deletes, and parts of jobs, have nothing to report.
         if edits || completion.entries > 0 {
             let (moved, edit) = (Count(completion.entries, "entry"), &completion.edit);
             event!(
                 debug,
                 "terrace::job",
-                self.ground.db,
+                self.shared.db,
                 "a {} job has moved {moved} in {begun}{edit}",
                 kind.name()
             );

@@ -44,7 +44,7 @@ use crate::metrics::{MemoryMetrics, MemoryUse, Metrics, PoolMetrics};
 use crate::options::memory;
 use crate::parts::batch::Batch;
 use crate::stages::{
-    Bottom, Buffer, Front, FrontShape, Ground, Job, Sealed, Sources, SpareBytes, Takes,
+    Bottom, Buffer, Front, FrontShape, Job, Sealed, Shared, Sources, SpareBytes, Takes,
 };
 use crate::types::SeqNo;
 
@@ -66,9 +66,9 @@ pub(crate) struct Pipeline {
 impl Pipeline {
     /// Returns the parts of a view of the current state. Range deletes are asked before sources
     /// (V1).
-    pub(crate) fn parts(&self, ground: &Ground) -> Parts {
-        let tokens = ground.ranges.take_tokens();
-        let ranges = ground.ranges.set_above(|| self.bottom.ranges());
+    pub(crate) fn parts(&self, shared: &Shared) -> Parts {
+        let tokens = shared.ranges.take_tokens();
+        let ranges = shared.ranges.set_above(|| self.bottom.ranges());
         Parts {
             sources: self.sources(),
             ranges,
@@ -85,10 +85,10 @@ impl Pipeline {
     }
 
     /// Returns the job that flushes a sealed memtable.
-    fn admit(&self, ground: &Ground, sealed: Sealed) -> Result<Box<dyn Job>> {
+    fn admit(&self, shared: &Shared, sealed: Sealed) -> Result<Box<dyn Job>> {
         match &self.buffer {
             Some(buffer) => buffer.admit(sealed),
-            None => self.bottom.absorb(sealed.into_drain(&ground.flush_credits)),
+            None => self.bottom.absorb(sealed.into_drain(&shared.flush_credits)),
         }
     }
 
@@ -100,12 +100,12 @@ impl Pipeline {
 
     /// Returns the bytes of memtables that are not in table files yet, if flushes write table
     /// files.
-    fn unflushed_bytes(&self, ground: &Ground) -> u64 {
+    fn unflushed_bytes(&self, shared: &Shared) -> u64 {
         if self.buffer.is_some() {
             return 0;
         }
         // Read before the usage: if a flush ends in between, its bytes count as written in both.
-        let written = ground.flush_credits.bytes();
+        let written = shared.flush_credits.bytes();
         self.front.unflushed_bytes().saturating_sub(written)
     }
 
@@ -146,7 +146,7 @@ impl Pipeline {
 
 /// One open database, below its API.
 pub(crate) struct Engine {
-    pub(crate) ground: Arc<Ground>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) pipeline: Pipeline,
     /// The sizes of the front.
     shape: FrontShape,
@@ -171,18 +171,18 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Creates an engine over recovered stages. No job runs yet.
-    pub(crate) fn new(ground: Arc<Ground>, pipeline: Pipeline) -> Engine {
-        let views = Views::new(pipeline.parts(&ground));
-        let throttle = Throttle::new(&ground, &pipeline);
+    pub(crate) fn new(shared: Arc<Shared>, pipeline: Pipeline) -> Engine {
+        let views = Views::new(pipeline.parts(&shared));
+        let throttle = Throttle::new(&shared, &pipeline);
         Engine {
             jobs: Jobs::new(
-                ground.options.background.workers,
-                Crew::new(&ground.options, &pipeline),
+                shared.options.background.workers,
+                Crew::new(&shared.options, &pipeline),
             ),
             views,
             throttle,
             shape: pipeline.front.shape(),
-            ground,
+            shared,
             pipeline,
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -198,13 +198,13 @@ impl Engine {
     /// Stops all writes and keeps the first cause. Reads continue.
     pub(crate) fn fail(&self, error: &Error) {
         let is_first = self.failure.set(error.clone()).is_ok();
-        self.ground.sequencer.break_off();
+        self.shared.sequencer.break_off();
         self.jobs.wake_all();
         if is_first {
             event!(
                 error,
                 "terrace::failure",
-                self.ground.db,
+                self.shared.db,
                 "the store has stopped and takes no writes until it is opened again: {error}"
             );
         }
@@ -218,7 +218,7 @@ impl Engine {
             event!(
                 warn,
                 "terrace::failure",
-                self.ground.db,
+                self.shared.db,
                 "a read has found damage, as its error says; run verify, since what later reads find is not told of"
             );
         }
@@ -227,7 +227,7 @@ impl Engine {
     /// Returns an error if the database takes no writes.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
-        if self.ground.options.read_only {
+        if self.shared.options.read_only {
             return Err(Error::read_only());
         }
         self.check_not_failed()
@@ -287,7 +287,7 @@ impl Engine {
     pub(crate) fn headroom(&self) -> throttle::Headroom {
         let pressure = self.pipeline.bottom.need().pressure();
         let logs = self.pipeline.front.log_file_bytes();
-        let unflushed = self.pipeline.unflushed_bytes(&self.ground);
+        let unflushed = self.pipeline.unflushed_bytes(&self.shared);
         let flushes = unflushed > 0 && self.pipeline.front.sealed_count() > 0;
         let busy = flushes || self.jobs.is_busy();
         let burdens = throttle::Burdens {
@@ -296,33 +296,33 @@ impl Engine {
             unflushed_bytes: unflushed,
             spare: self.largest_needed(),
         };
-        self.throttle.headroom(&self.ground, burdens, busy)
+        self.throttle.headroom(&self.shared, burdens, busy)
     }
 
     /// Builds and installs a view of the current state of the stages.
     pub(crate) fn install_view(&self) {
         self.views
-            .install(|| self.pipeline.parts(&self.ground), Vec::new());
+            .install(|| self.pipeline.parts(&self.shared), Vec::new());
     }
 
     /// Returns all metrics.
     pub(crate) fn metrics(&self) -> Metrics {
-        let usage = self.ground.pool.usage();
+        let usage = self.shared.pool.usage();
         let ranges = self.views.pin().ranges.clone();
         let mut metrics = Metrics {
             pool: PoolMetrics {
-                description: self.ground.pool.describe(),
+                description: self.shared.pool.describe(),
                 cap_bytes: usage.cap,
                 committed_bytes: usage.committed,
                 allocated_bytes: usage.allocated,
             },
-            pm: self.ground.pool.counts(),
-            life: self.ground.totals().into(),
-            pace: self.ground.pace.metrics(),
+            pm: self.shared.pool.counts(),
+            life: self.shared.totals().into(),
+            pace: self.shared.pace.metrics(),
             retries: self.jobs.retries(),
-            snapshot_count: self.ground.snapshots.count(),
+            snapshot_count: self.shared.snapshots.count(),
             range_delete_count: ranges.map_or(0, |ranges| ranges.len() as u64),
-            ..self.ground.counters.metrics()
+            ..self.shared.counters.metrics()
         };
         self.pipeline.front.measure(&mut metrics);
         if let Some(buffer) = &self.pipeline.buffer {
@@ -335,14 +335,14 @@ impl Engine {
 
     /// Returns the memory in use, divided as the plan of a memory budget would be.
     fn memory_metrics(&self, metrics: &Metrics) -> MemoryMetrics {
-        let (options, memory) = (&self.ground.options, &self.ground.memory);
+        let (options, memory) = (&self.shared.options, &self.shared.memory);
         // A range delete that moves is in both for a moment: only one copy counts.
         let below = self
             .pipeline
             .bottom
             .ranges()
             .map_or(0, |spans| spans.bytes());
-        let ranges = self.ground.ranges.bytes().max(below);
+        let ranges = self.shared.ranges.bytes().max(below);
         let (reads, writes) = memory.calls_bytes();
         let used = |name| match name {
             memory::POOL => metrics.pool.allocated_bytes,

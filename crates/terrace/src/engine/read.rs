@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past};
 use crate::parts::snapshots::Moment;
-use crate::stages::{Ground, Lookup, Probe, Read, ReadStats};
+use crate::stages::{Lookup, Probe, Read, ReadStats, Shared};
 use crate::types::{DEFAULT_KEYSPACE, key_hash};
 
 use super::Engine;
@@ -107,8 +107,8 @@ impl Engine {
             // The order matters. Time first, so that it was told before the number was read. View
             // last: it contains every memtable and every range delete of numbers that were visible
             // before it was pinned.
-            let time = self.ground.time.told();
-            probe.at = self.ground.sequencer.visible();
+            let time = self.shared.time.told();
+            probe.at = self.shared.sequencer.visible();
             let view = self.views.pin();
             canary::stand_still();
             let hit = search(&view, probe, stats)?;
@@ -120,7 +120,7 @@ impl Engine {
         probe.latest = false;
         let moment = self.register_moment();
         let found = self.get_at(probe, moment, stats);
-        self.ground.snapshots.release(moment.seq);
+        self.shared.snapshots.release(moment.seq);
         found
     }
 
@@ -160,8 +160,8 @@ impl Engine {
         time: Millis,
     ) -> Option<Option<(Vec<u8>, Millis)>> {
         failpoint!(TornGet
-            => return Some(value_at(view, &Probe { at: self.ground.sequencer.visible(), ..*probe }, hit, time)));
-        failpoint!(TimeLast => return Some(value_at(view, probe, hit, self.ground.time.now())));
+            => return Some(value_at(view, &Probe { at: self.shared.sequencer.visible(), ..*probe }, hit, time)));
+        failpoint!(TimeLast => return Some(value_at(view, probe, hit, self.shared.time.now())));
         if view.ranges.is_some() && self.has_newer_range(view, probe) {
             return None;
         }
@@ -173,15 +173,15 @@ impl Engine {
         let found = value_at(view, probe, hit, time);
         let is_certain = match (&found, expiry) {
             (Some(_), 0) => true,
-            (Some(_), expiry) => !is_past(expiry, self.ground.time.now()),
-            (None, expiry) => is_past(expiry, time) || self.ground.time.told() == time,
+            (Some(_), expiry) => !is_past(expiry, self.shared.time.now()),
+            (None, expiry) => is_past(expiry, time) || self.shared.time.told() == time,
         };
         is_certain.then_some(found)
     }
 
     /// Returns whether a range delete over the key has become visible since the number was read.
     fn has_newer_range(&self, view: &View, probe: &Probe<'_>) -> bool {
-        let now = self.ground.sequencer.visible();
+        let now = self.shared.sequencer.visible();
         now > probe.at
             && view.ranges.as_ref().is_some_and(|ranges| {
                 ranges.newest(probe.keyspace, probe.key, now) > Some(probe.at)
@@ -191,7 +191,7 @@ impl Engine {
     /// Adds the statistics of point reads to the counters.
     #[inline]
     fn count_reads(&self, reads: u64, hits: u64, stats: &ReadStats) {
-        let counters = &self.ground.counters;
+        let counters = &self.shared.counters;
         counters.add(OpCounter::Gets, reads);
         counters.add(OpCounter::GetSources, stats.sources);
         for (counter, amount) in [
@@ -221,7 +221,7 @@ impl Engine {
                 // Registered, so that no job drops what is newest at this number meanwhile.
                 let moment = self.register_moment();
                 let values = self.multi_get_at(keyspace, keys, moment);
-                self.ground.snapshots.release(moment.seq);
+                self.shared.snapshots.release(moment.seq);
                 values
             }
         };
@@ -289,12 +289,12 @@ impl Engine {
 
     /// Registers a moment to read at; `SnapshotList::release` releases it.
     pub(crate) fn register_moment(&self) -> Moment {
-        let Ground {
+        let Shared {
             snapshots,
             sequencer,
             time,
             ..
-        } = &*self.ground;
+        } = &*self.shared;
         if let Some(moment) = snapshots.register(sequencer, time, LOOKS_MAX) {
             return moment;
         }
@@ -312,7 +312,7 @@ impl Engine {
     /// a later one is not.
     #[inline]
     pub(crate) fn check_keyspace(&self, keyspace: u32) -> Result<()> {
-        if keyspace > DEFAULT_KEYSPACE && self.ground.dropped.contains(keyspace) {
+        if keyspace > DEFAULT_KEYSPACE && self.shared.dropped.contains(keyspace) {
             return Err(Error::invalid(
                 "the keyspace of this handle was dropped: open it again by name, or create it",
             ));

@@ -94,7 +94,7 @@ impl Engine {
             // Callers that run steps by hand want the same order each time.
             Workers::Manual => 1,
             Workers::Auto | Workers::Threads(_) => {
-                let replays_max = self.ground.memory.limits.replays.min(REPLAYS_MAX);
+                let replays_max = self.shared.memory.limits.replays.min(REPLAYS_MAX);
                 cores.min(replays_max)
             }
         };
@@ -202,7 +202,7 @@ impl Engine {
         report.records_replayed += replayed.records;
         report.entries_replayed += replayed.entries;
         // If the pool outlives the process, all of them were in it when the database was last open.
-        if !self.ground.pool_outlives() {
+        if !self.shared.pool_outlives() {
             // BOUND: each turn ends a job or flushes a memtable, and nothing is added meanwhile.
             while self.headroom().pool_is_short() && self.make_room_for_replay()? {}
         }
@@ -230,7 +230,7 @@ impl Engine {
         let Some(sealed) = self.pipeline.front.next_sealed()? else {
             return Ok(false);
         };
-        let job = self.pipeline.admit(&self.ground, sealed)?;
+        let job = self.pipeline.admit(&self.shared, sealed)?;
         self.run_inline(job)?;
         Ok(true)
     }

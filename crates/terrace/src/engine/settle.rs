@@ -24,7 +24,7 @@ impl Engine {
     /// prolong it: while writers run there is always another memtable.
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
-        let seq = self.ground.sequencer.last_taken();
+        let seq = self.shared.sequencer.last_taken();
         let front = &self.pipeline.front;
         self.admit(&Need::Flush, &mut || {
             // Another writer may have replaced the memtable that contained the entries.
@@ -50,12 +50,12 @@ impl Engine {
     pub(crate) fn write_out(self: &Arc<Self>, progress: &dyn Fn(u64, u64)) -> Result<()> {
         self.check_writable()?;
         let front = &self.pipeline.front;
-        if self.ground.survival() != Survival::Files {
+        if self.shared.survival() != Survival::Files {
             let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
             return if wanted { self.flush() } else { Ok(()) };
         }
         self.flush()?;
-        let seq = self.ground.sequencer.last_taken();
+        let seq = self.shared.sequencer.last_taken();
         let total = self.pipeline.buffered_bytes();
         let reported = Cell::new(total);
         self.wait_drained(&|| {
@@ -72,7 +72,7 @@ impl Engine {
     /// Returns whether a close would lose entries that a write to disk or pool could keep:
     /// `Volatile` ones that are only in memory.
     pub(crate) fn close_would_lose(&self) -> bool {
-        let newest = self.ground.newest_unlogged.load(Ordering::Relaxed);
+        let newest = self.shared.newest_unlogged.load(Ordering::Relaxed);
         if newest == 0 {
             return false;
         }
@@ -81,7 +81,7 @@ impl Engine {
             return true;
         }
         // Without a pool the buffer is memory. A bottom in memory keeps nothing in any case.
-        self.ground.survival() == Survival::Files && self.pipeline.buffers_up_to(newest)
+        self.shared.survival() == Survival::Files && self.pipeline.buffers_up_to(newest)
     }
 
     /// After the last write: makes the logs durable, and records a clean close and the logs that
@@ -89,20 +89,20 @@ impl Engine {
     pub(crate) fn seal_off(&self) -> Result<()> {
         let front = &self.pipeline.front;
         let unused = front.close()?;
-        if self.ground.pool_outlives() {
-            return match self.ground.note_totals() {
+        if self.shared.pool_outlives() {
+            return match self.shared.note_totals() {
                 Err(e) if e.kind() == ErrorKind::Full => Ok(()),
                 noted => noted,
             };
         }
         let mut changes: Vec<Change> = retired(&unused).collect();
-        let seq = self.ground.sequencer.last_taken();
-        let totals = Change::Totals(self.ground.totals());
-        changes.extend(self.ground.time_told());
+        let seq = self.shared.sequencer.last_taken();
+        let totals = Change::Totals(self.shared.totals());
+        changes.extend(self.shared.time_told());
         changes.extend([Change::LastSeq { seq }, totals, Change::Closed]);
         // PERSIST: the contents of the logs before the record of a clean close.
         match self
-            .ground
+            .shared
             .manifest
             .commit(Edit { changes })
             .map_err(Error::from)
@@ -123,7 +123,7 @@ impl Engine {
         last: (u32, Vec<u8>),
     ) -> Result<()> {
         self.check_writable()?;
-        let seq = self.ground.sequencer.visible();
+        let seq = self.shared.sequencer.visible();
         self.flush()?;
         // Tables leave the buffer oldest first: the range may be behind all others.
         self.drain_up_to(seq)?;
@@ -131,12 +131,12 @@ impl Engine {
             first,
             last,
             seq,
-            id: self.ground.next_id(),
+            id: self.shared.next_id(),
         });
         let bottom = &self.pipeline.bottom;
         bottom.compact_range(&request);
         self.wait_until(&|| bottom.is_compacted(&request))?;
-        self.ground.counters.add(OpCounter::RangesCompacted, 1);
+        self.shared.counters.add(OpCounter::RangesCompacted, 1);
         Ok(())
     }
 

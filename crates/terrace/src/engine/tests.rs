@@ -32,9 +32,9 @@ fn with_some_dead() -> (tempfile::TempDir, Db) {
 fn a_job_nobody_has_looked_for_is_found() {
     let (_folder, db) = with_some_dead();
     let engine = db.engine();
-    let usage = engine.ground.pool.usage();
+    let usage = engine.shared.pool.usage();
     // Space is short from here on, and no thread has looked for a job since.
-    let taken = engine.ground.pool.alloc(usage.largest_free - (300 << 10));
+    let taken = engine.shared.pool.alloc(usage.largest_free - (300 << 10));
     assert!(engine.goes_on(true).unwrap());
     // BOUND: each step of a job frees space or comes closer to it.
     while engine.step(0).unwrap() {}
@@ -152,7 +152,7 @@ fn numbers_of_runs_are_given_out_once() {
         db.put("a", "b").unwrap();
         db.flush().unwrap();
         ingest.finish().unwrap();
-        let state = &db.engine().ground.manifest;
+        let state = &db.engine().shared.manifest;
         let (next, last) = state.with_state(|state| {
             let files = state.items::<FileMeta>();
             let last = files.map(|file| file.number.max(file.run)).max();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use terrace_media::PoolUsage;
 
 use crate::metrics::StallReason;
-use crate::stages::{Ground, Pressure, SpareBytes, Survival, Urgency};
+use crate::stages::{Pressure, Shared, SpareBytes, Survival, Urgency};
 
 use super::Pipeline;
 use super::governor::Governor;
@@ -234,13 +234,13 @@ impl Headroom {
 
 impl Throttle {
     /// Creates a throttle for these stages.
-    pub(crate) fn new(ground: &Ground, pipeline: &Pipeline) -> Throttle {
+    pub(crate) fn new(shared: &Shared, pipeline: &Pipeline) -> Throttle {
         let front = pipeline.front.shape();
         let spare = pipeline.spare_bytes(None);
         // The logs of the active memtable, of the spare, of sealed and flushing memtables, and of
         // one table.
         let least = (front.sealed_count_max as u64 + 4) * spare.log_file;
-        let drains_free_logs = ground.survival() == Survival::Files;
+        let drains_free_logs = shared.survival() == Survival::Files;
         let drain = pipeline.bottom.drain_bytes_max();
         let logs = drains_free_logs.then(|| {
             let cap = front.log_bytes_max.max(least);
@@ -248,7 +248,7 @@ impl Throttle {
         });
         Throttle {
             memtables: memtable_limits(front.sealed_count_max, front.memtable_bytes),
-            pool: pool_limits(ground, pipeline, spare),
+            pool: pool_limits(shared, pipeline, spare),
             logs,
             log_bytes: spare.log_file,
             reason: AtomicU8::new(StallReason::PoolNearlyFull as u8),
@@ -258,7 +258,7 @@ impl Throttle {
 
     /// Returns the free space and the other backlogs. Also sets the rate of writers accordingly.
     /// `busy`: background work has something to do.
-    pub(crate) fn headroom(&self, ground: &Ground, burdens: Burdens, busy: bool) -> Headroom {
+    pub(crate) fn headroom(&self, shared: &Shared, burdens: Burdens, busy: bool) -> Headroom {
         let room = |limits: Limits, used: u64, credit: u64| Room {
             free: limits.cap.saturating_sub(used),
             credit,
@@ -266,8 +266,8 @@ impl Throttle {
         };
         // Read before the usage: if a drain ends in between, its bytes count as free in both, and
         // writers are a little too fast for a moment, but not stopped.
-        let credit = ground.credits.bytes();
-        let usage = ground.pool.usage();
+        let credit = shared.credits.bytes();
+        let usage = shared.pool.usage();
         let limits = self.pool.within(usage);
         let free = usage.limit.saturating_sub(usage.allocated);
         let fits = limits.fits(usage, burdens.spare.extents);
@@ -291,7 +291,7 @@ impl Throttle {
         let most = most.max_by(|(_, a), (_, b)| a.part.total_cmp(&b.part));
         let (reason, pressure) = most.unwrap_or(pressures[0]);
         self.reason.store(reason as u8, Ordering::Relaxed);
-        self.governor.steer(pressure, &ground.counters, busy);
+        self.governor.steer(pressure, &shared.counters, busy);
         headroom
     }
 
@@ -315,8 +315,8 @@ fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
     }
 }
 
-fn pool_limits(ground: &Ground, pipeline: &Pipeline, spare: SpareBytes) -> Limits {
-    let options = &ground.options;
+fn pool_limits(shared: &Shared, pipeline: &Pipeline, spare: SpareBytes) -> Limits {
+    let options = &shared.options;
     let cap = options.pool.size_bytes;
     if pipeline.buffer.is_some() && pipeline.bottom.is_outside_pool() {
         // Drains need no space in the pool, only flushes do.

@@ -39,7 +39,7 @@ impl Engine {
     }
 
     fn now(&self, state: &State, headroom: &Headroom) -> Now {
-        let rests = || state.rest.is_reached(self.ground.sequencer.last_taken());
+        let rests = || state.rest.is_reached(self.shared.sequencer.last_taken());
         Now {
             wanted: match (state.everything, state.drained) {
                 (0, 0) if !rests() => Wanted::Nothing,
@@ -72,11 +72,11 @@ impl Engine {
             Look::AnyBegun => return Ok(self.take_begun(state, |it| it != JobKind::Flush)),
             Look::Spare => Some(Box::new(MakeSpare::begin(self)) as Box<dyn Job>),
             Look::Sealed => match self.pipeline.front.next_sealed()? {
-                Some(sealed) => Some(self.pipeline.admit(&self.ground, sealed)?),
+                Some(sealed) => Some(self.pipeline.admit(&self.shared, sealed)?),
                 None => None,
             },
             Look::Front => self.pipeline.front.next_job(),
-            Look::Ranges => match self.ground.ranges.look() {
+            Look::Ranges => match self.shared.ranges.look() {
                 true => Some(Box::new(SyncRanges::begin(self)) as Box<dyn Job>),
                 false => None,
             },
@@ -151,7 +151,7 @@ impl Engine {
             return Ok(None);
         };
         let waits = bottom.need().stops();
-        let is_tight = self.ground.reserve.is_tight();
+        let is_tight = self.shared.reserve.is_tight();
         let makes_room = || is_tight && bottom.makes_room_by(buffer.newest());
         if !self.pipeline.drains() || waits && !makes_room() {
             return Ok(None);
@@ -164,7 +164,7 @@ impl Engine {
         };
         // On a full disk a drain takes less at a time, since logs are freed only when all of it is
         // written.
-        let bytes_max = match self.ground.reserve.is_tight() {
+        let bytes_max = match self.shared.reserve.is_tight() {
             true => 0,
             false => bottom.drain_bytes_now(),
         };
@@ -175,7 +175,7 @@ impl Engine {
     /// Returns whether another job may begin: each takes memory from its first step to its last,
     /// even while it waits for its turn.
     pub(super) fn has_memory(&self, state: &State) -> bool {
-        state.with_memory() + state.heavy < self.ground.memory.limits.jobs
+        state.with_memory() + state.heavy < self.shared.memory.limits.jobs
     }
 
     /// Takes the first job of such a kind that was begun and may take a step.

@@ -28,9 +28,9 @@ impl Engine {
         if class == Class::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
             return None;
         }
-        self.ground.pace.metrics().rate_max?;
+        self.shared.pace.metrics().rate_max?;
         let now = Instant::now();
-        let wait = self.ground.pace.wait(now, self.haste());
+        let wait = self.shared.pace.wait(now, self.haste());
         wait.map(|wait| now + wait)
     }
 
@@ -45,8 +45,8 @@ impl Engine {
     /// Returns the wait of a job that found a disk full, and had `refused` times before.
     pub(super) fn wait_for_room(&self, kind: JobKind, why: Error, refused: u32) -> Waits {
         // What it has to write may be covered by range deletes that only have to be synced.
-        self.ground.ranges.look_again();
-        let room = self.ground.reserve.room();
+        self.shared.ranges.look_again();
+        let room = self.shared.reserve.room();
         let now = Instant::now();
         let mut state = self.jobs.state.lock();
         state.refuse(&why, room);
@@ -57,7 +57,7 @@ impl Engine {
             event!(
                 warn,
                 "terrace::job",
-                self.ground.db,
+                self.shared.db,
                 "a {} job was refused by a full disk, {} by now, and tries again within {wait:.1?}: {why}",
                 kind.name(),
                 Count(u64::from(refused) + 1, "time")
@@ -82,7 +82,7 @@ impl Engine {
         let is_blind = parked.refused.is_multiple_of(BLIND_TRY);
         let vain = !is_blind
             && parked.job.needs_as_much()
-            && has_no_more(*room, self.ground.reserve.room());
+            && has_no_more(*room, self.shared.reserve.room());
         vain.then(|| why.clone())
     }
 
@@ -118,8 +118,8 @@ impl Engine {
     pub(super) fn pool_level(&self) -> PoolLevel {
         let buffer = self.pipeline.buffer.as_ref();
         let buffered = buffer.map_or(0, |buffer| buffer.newest());
-        let durable = self.ground.ranges.durable();
-        PoolLevel::of(self.ground.pool.usage(), durable, buffered)
+        let durable = self.shared.ranges.durable();
+        PoolLevel::of(self.shared.pool.usage(), durable, buffered)
     }
 
     /// Returns the indexes in the queue of the jobs that may take a step.
@@ -132,7 +132,7 @@ impl Engine {
         // Paced jobs skip the wait if writers would otherwise wait for them.
         let hurries = state.is_paced() && self.haste() >= 1.0;
         let now = Instant::now();
-        let room = || self.ground.reserve.room().unwrap_or(0);
+        let room = || self.shared.reserve.room().unwrap_or(0);
         let has_more = |soon: Instant| now >= soon && room() > state.room_max;
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,

@@ -165,7 +165,7 @@ impl Engine {
                     self.run(job, class);
                 }
                 Ok(None) => {
-                    if state.rest.begins(self.ground.sequencer.last_taken()) {
+                    if state.rest.begins(self.shared.sequencer.last_taken()) {
                         drop(state);
                         self.pipeline.front.rest();
                         continue;

@@ -11,7 +11,7 @@
 //! | manifest | the next generation of the manifest, OPTIONS | the capacity of the current generation |
 //! | ranges | the log of a range delete, of a flush or of an open | `LOG_BYTES` |
 //! | log | logs of deletes | `LOG_BYTES` |
-//! | drains | deletes on their way to tables, while a compaction uses the row of tables | `Ground::keep_reserve` |
+//! | drains | deletes on their way to tables, while a compaction uses the row of tables | `Shared::keep_reserve` |
 //! | tables | output of compactions, and of drains that retire logs | the same |
 //! | memtables | memtables of puts before deletes, if logs are in a pool and there is no buffer | the same |
 //!

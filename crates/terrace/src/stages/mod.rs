@@ -28,7 +28,7 @@
 //! | `spare.rs`, `replay.rs` | optional services of a front: memtables made ahead of need, replay of logs |
 //! | `survival.rs` | the part of a database that outlives the process, which decides when a log goes |
 //! | `need.rs` | how urgently space is needed, and how near a stage is to stopping writers |
-//! | `ground.rs`, `names.rs` | state shared by all stages: pool, manifest, numbers, time; files in the database's directory |
+//! | `shared.rs`, `names.rs` | state shared by all stages: pool, manifest, numbers, time; files in the database's directory |
 //!
 //! The engine knows these contracts and no stage; a stage knows its neighbours' contracts and no
 //! other stage; only `designs/` names stages together. A new stage is a directory next to the
@@ -38,13 +38,13 @@ pub(crate) mod bottom;
 pub(crate) mod buffer;
 mod drain;
 pub(crate) mod front;
-mod ground;
 mod job;
 pub(crate) mod names;
 mod need;
 mod replay;
 pub(crate) mod salvage;
 mod sealed;
+mod shared;
 mod source;
 mod spare;
 mod survival;
@@ -54,13 +54,13 @@ pub(crate) use bottom::{Bottom, Intake, RangeRequest, Takes};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
 pub(crate) use front::{Deletes, Front, FrontShape, Pending, Rotated, WritersHeld, Written};
-pub(crate) use ground::{Folder, Ground};
 pub(crate) use job::{Completion, Garbage, Job, Step};
 pub(crate) use need::{Need, Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,
 };
 pub(crate) use sealed::{Form, ListImage, Readers, Sealed, retired};
+pub(crate) use shared::{Folder, Shared};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
 pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};
 pub(crate) use survival::Survival;

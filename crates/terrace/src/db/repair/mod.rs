@@ -294,10 +294,10 @@ impl DbBuilder {
         let newest = Newest::new(spill.merged()?, ranges, now);
         let seen = newest.seen();
         let mark = self.begin_creation(id)?;
-        let ground = Arc::new(self.ground_of_copy(mark, made_pool)?);
+        let shared = Arc::new(self.ground_of_copy(mark, made_pool)?);
         if expires || source.state.time > 0 {
             // Entries that have expired by now are permanently gone.
-            ground.manifest.commit(Edit {
+            shared.manifest.commit(Edit {
                 changes: vec![Change::Time { time: now }],
             })?;
         }
@@ -310,7 +310,7 @@ impl DbBuilder {
                 unit: "entries",
             });
         };
-        let engine = self.fill_copy(&ground, Box::new(newest), seq, &mut watch)?;
+        let engine = self.fill_copy(&shared, Box::new(newest), seq, &mut watch)?;
         let keyspaces = name_keyspaces(&engine, &seen.lock())?;
         // The runs are in the directory of the new database.
         drop(spill);

@@ -20,14 +20,14 @@ use crate::types::{SEQ_MAX, key_hash};
 type Place = (u32, Vec<u8>, Reverse<u64>);
 
 /// One memory shared by several lists, like the pool.
-struct Ground {
+struct Shared {
     bump: Bump,
 }
 
-impl Ground {
-    fn new() -> Ground {
+impl Shared {
+    fn new() -> Shared {
         let bump = Arena::new(4 << 20).unwrap().bump(1 << 16);
-        Ground { bump }
+        Shared { bump }
     }
 
     fn list(&self) -> Source {
@@ -121,14 +121,14 @@ fn take(cursor: &mut MergeCursor, count: usize) -> Vec<Place> {
 #[test]
 fn merges_agree_with_a_model() {
     for count in [0, 1, 2, 5, 60] {
-        let ground = Ground::new();
-        let sources: Vec<Source> = (0..count).map(|_| ground.list()).collect();
+        let shared = Shared::new();
+        let sources: Vec<Source> = (0..count).map(|_| shared.list()).collect();
         let mut rng = fastrand::Rng::with_seed(21 + count);
         let mut model = Vec::new();
         for seq in 1..400 {
             if let Some(source) = rng.choice(&sources) {
                 let place = random_place(&mut rng, seq);
-                ground.insert(source, &place);
+                shared.insert(source, &place);
                 model.push(place);
             }
         }
@@ -167,15 +167,15 @@ fn merges_agree_with_a_model() {
 /// once.
 #[test]
 fn merges_go_backward() {
-    let ground = Ground::new();
-    let sources: Vec<Source> = (0..4).map(|_| ground.list()).collect();
+    let shared = Shared::new();
+    let sources: Vec<Source> = (0..4).map(|_| shared.list()).collect();
     let mut rng = fastrand::Rng::with_seed(31);
     // For each list, its places and the heights of their nodes.
     let mut model: Vec<BTreeMap<Place, usize>> = vec![BTreeMap::new(); sources.len()];
     for seq in 1..600 {
         let at = rng.usize(..sources.len());
         let place = random_place(&mut rng, seq);
-        let height = ground.insert(&sources[at], &place);
+        let height = shared.insert(&sources[at], &place);
         model[at].insert(place, height);
     }
     let mut all: Vec<Place> = model.iter().flat_map(|list| list.keys().cloned()).collect();
@@ -269,13 +269,13 @@ fn move_one(newer: &Source, older: &Source) -> bool {
 /// continues from its position.
 #[test]
 fn holds_tell_whether_entries_moved() {
-    let ground = Ground::new();
-    let (newer, older) = (ground.list(), ground.list());
+    let shared = Shared::new();
+    let (newer, older) = (shared.list(), shared.list());
     let mut model: Vec<Place> = (0..40u8)
         .map(|i| (1, vec![i], Reverse(u64::from(i) + 1)))
         .collect();
     for (i, place) in model.iter().enumerate() {
-        ground.insert([&newer, &older][i % 2], place);
+        shared.insert([&newer, &older][i % 2], place);
     }
     model.sort();
     let mut cursor = MergeCursor::new(vec![newer.cursor(), older.cursor()]);
@@ -316,13 +316,13 @@ fn holds_tell_whether_entries_moved() {
 #[test]
 fn scans_beside_a_merge_see_everything() {
     for round in 0..10 {
-        let ground = Ground::new();
-        let (newer, older) = (ground.list(), ground.list());
+        let shared = Shared::new();
+        let (newer, older) = (shared.list(), shared.list());
         let mut rng = fastrand::Rng::with_seed(41 + round);
         let mut model = Vec::new();
         for seq in 1..=400 {
             let place = random_place(&mut rng, seq);
-            ground.insert(if rng.bool() { &newer } else { &older }, &place);
+            shared.insert(if rng.bool() { &newer } else { &older }, &place);
             model.push(place);
         }
         model.sort();

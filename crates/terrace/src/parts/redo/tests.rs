@@ -29,15 +29,15 @@ fn simulated(machine: &Machine) -> PoolConfig {
 }
 
 /// A pool with a redo area and an extent of durable, zeroed words.
-struct Ground {
+struct Shared {
     pool: Pool,
     area: Arc<RedoArea>,
     area_span: Span,
     words: Arc<Extent>,
 }
 
-impl Ground {
-    fn new(config: PoolConfig) -> Ground {
+impl Shared {
+    fn new(config: PoolConfig) -> Shared {
         let pool = Pool::create(config).unwrap();
         let extent = pool.alloc(RedoArea::BYTES).unwrap();
         let area_span = extent.span();
@@ -50,7 +50,7 @@ impl Ground {
         let region = pool.region();
         region.persist(words.off(), 8 * 2 * WORDS as usize, Purpose::Merge);
         region.sync(words.off(), 8 * 2 * WORDS as usize).unwrap();
-        Ground {
+        Shared {
             pool,
             area,
             area_span,
@@ -115,9 +115,9 @@ fn images(machine: &Machine, index: u64) -> Vec<(String, Image)> {
 }
 
 /// Sets all of a slot's words to `value` in one batch.
-fn set_all(ground: &Ground, slot: &mut RedoSlot, first: u64, value: u64) {
+fn set_all(shared: &Shared, slot: &mut RedoSlot, first: u64, value: u64) {
     for word in 0..WORDS {
-        slot.store(ground.word_off(first + word), value);
+        slot.store(shared.word_off(first + word), value);
     }
     slot.commit().unwrap();
 }
@@ -128,8 +128,8 @@ fn set_all(ground: &Ground, slot: &mut RedoSlot, first: u64, value: u64) {
 fn batches_are_whole_or_absent() {
     for medium in [Medium::Dax, Medium::Mapped] {
         let machine = Machine::new(11, medium);
-        let ground = Ground::new(simulated(&machine));
-        let places = ground.places();
+        let shared = Shared::new(simulated(&machine));
+        let places = shared.places();
         // The last committed batch of each slot.
         let committed = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let crashes = Arc::new(AtomicU64::new(0));
@@ -153,12 +153,12 @@ fn batches_are_whole_or_absent() {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         })));
-        let mut slots = [Purpose::Merge, Purpose::Drain].map(|p| ground.area.slot(p).unwrap());
+        let mut slots = [Purpose::Merge, Purpose::Drain].map(|p| shared.area.slot(p).unwrap());
         let mut rng = fastrand::Rng::with_seed(12);
         for _ in 0..40 {
             let at = rng.usize(..2);
             let value = committed[at].load(Ordering::Relaxed) + 1;
-            set_all(&ground, &mut slots[at], at as u64 * WORDS, value);
+            set_all(&shared, &mut slots[at], at as u64 * WORDS, value);
             committed[at].store(value, Ordering::Relaxed);
             if rng.u32(..4) == 0 {
                 slots[at].clear().unwrap();
@@ -166,7 +166,7 @@ fn batches_are_whole_or_absent() {
         }
         machine.on_persist(None);
         assert!(crashes.load(Ordering::Relaxed) > 80);
-        assert_eq!(ground.word(0), committed[0].load(Ordering::Relaxed));
+        assert_eq!(shared.word(0), committed[0].load(Ordering::Relaxed));
         println!("{medium}: {} crashes", crashes.load(Ordering::Relaxed));
     }
 }
@@ -176,8 +176,8 @@ fn batches_are_whole_or_absent() {
 #[test]
 fn batches_happen_in_order() {
     let machine = Machine::new(13, Medium::Dax);
-    let ground = Ground::new(simulated(&machine));
-    let places = ground.places();
+    let shared = Shared::new(simulated(&machine));
+    let places = shared.places();
     // The words before and after the batch in flight.
     let between = Arc::new(Mutex::new((vec![0; 2 * WORDS as usize], Vec::new())));
     let states = Arc::clone(&between);
@@ -189,7 +189,7 @@ fn batches_happen_in_order() {
             assert!(&words == before || &words == after, "{point:?} {survive}");
         }
     })));
-    let mut slot = ground.area.slot(Purpose::Reclaim).unwrap();
+    let mut slot = shared.area.slot(Purpose::Reclaim).unwrap();
     let mut rng = fastrand::Rng::with_seed(14);
     let mut state = vec![0; 2 * WORDS as usize];
     for round in 0..60 {
@@ -199,7 +199,7 @@ fn batches_happen_in_order() {
             assert!(slot.has_room(1));
             let word = rng.u64(..2 * WORDS);
             after[word as usize] = round * 1000 + i as u64 + 1;
-            slot.store(ground.word_off(word), after[word as usize]);
+            slot.store(shared.word_off(word), after[word as usize]);
         }
         assert_eq!(slot.has_room(1), count < STORES_MAX);
         *between.lock().unwrap() = (state, after.clone());
@@ -213,8 +213,8 @@ fn batches_happen_in_order() {
 /// Commits to one slot, then to another one over the same words; returns the words after a crash.
 fn hand_over(clear: bool) -> Vec<u64> {
     let machine = Machine::new(15, Medium::Dax);
-    let ground = Ground::new(simulated(&machine));
-    let places = ground.places();
+    let shared = Shared::new(simulated(&machine));
+    let places = shared.places();
     let least = Arc::new(AtomicU64::new(0));
     let known = Arc::clone(&least);
     machine.on_persist(Some(Box::new(move |machine, point| {
@@ -229,10 +229,10 @@ fn hand_over(clear: bool) -> Vec<u64> {
         }
     })));
     let mut slots: Vec<RedoSlot> = (0..2)
-        .map(|_| ground.area.slot(Purpose::Merge).unwrap())
+        .map(|_| shared.area.slot(Purpose::Merge).unwrap())
         .collect();
     for (value, at) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
-        set_all(&ground, &mut slots[at], 0, value);
+        set_all(&shared, &mut slots[at], 0, value);
         least.store(value, Ordering::Relaxed);
         if clear {
             slots[at].clear().unwrap();
@@ -258,34 +258,34 @@ fn cleared_slots_are_not_replayed() {
 /// A dropped slot returns to the area, and the number of slots is limited.
 #[test]
 fn slots_are_lent() {
-    let ground = Ground::new(config(Backing::Anonymous));
+    let shared = Shared::new(config(Backing::Anonymous));
     let slots: Vec<RedoSlot> = (0..SLOT_COUNT)
-        .map(|_| ground.area.slot(Purpose::Merge).unwrap())
+        .map(|_| shared.area.slot(Purpose::Merge).unwrap())
         .collect();
-    assert!(ground.area.slot(Purpose::Merge).is_none());
+    assert!(shared.area.slot(Purpose::Merge).is_none());
     drop(slots);
-    assert!(ground.area.slot(Purpose::Drain).is_some());
+    assert!(shared.area.slot(Purpose::Drain).is_some());
 }
 
 /// On memory that does not outlive the process, batches leave no trace in the slots.
 #[test]
 fn volatile_pools_keep_no_batches() {
-    let ground = Ground::new(config(Backing::Anonymous));
-    assert_eq!(ground.pool.medium(), Medium::Dram);
-    let mut slot = ground.area.slot(Purpose::Merge).unwrap();
-    let before = ground.pool.counts();
-    set_all(&ground, &mut slot, 0, 9);
-    assert!((0..WORDS).all(|word| ground.word(word) == 9));
+    let shared = Shared::new(config(Backing::Anonymous));
+    assert_eq!(shared.pool.medium(), Medium::Dram);
+    let mut slot = shared.area.slot(Purpose::Merge).unwrap();
+    let before = shared.pool.counts();
+    set_all(&shared, &mut slot, 0, 9);
+    assert!((0..WORDS).all(|word| shared.word(word) == 9));
     drop(slot);
-    let written = ground.pool.counts().get(Purpose::Merge).bytes - before.get(Purpose::Merge).bytes;
+    let written = shared.pool.counts().get(Purpose::Merge).bytes - before.get(Purpose::Merge).bytes;
     assert!(
         written < SLOT_BYTES as u64 / 8,
         "{written} bytes for {WORDS} words"
     );
-    let extent = ground.area_span;
-    drop(ground.area);
-    let extent = ground.pool.adopt(extent).unwrap();
-    let (_area, applied) = RedoArea::recover(&ground.pool, extent).unwrap();
+    let extent = shared.area_span;
+    drop(shared.area);
+    let extent = shared.pool.adopt(extent).unwrap();
+    let (_area, applied) = RedoArea::recover(&shared.pool, extent).unwrap();
     assert_eq!(applied, 0);
 }
 
@@ -344,10 +344,10 @@ fn hostile_slots_are_ignored() {
 /// word that a complete batch does not name.
 #[test]
 fn recovery_takes_any_slot() {
-    let ground = Ground::new(config(Backing::Anonymous));
-    let area = ground.area.extent.clone();
+    let shared = Shared::new(config(Backing::Anonymous));
+    let area = shared.area.extent.clone();
     let mut good = Vec::new();
-    encode(&[(ground.word_off(0), 77)], 1, &mut good);
+    encode(&[(shared.word_off(0), 77)], 1, &mut good);
     for at in 0..good.len() * 8 {
         let mut damaged = good.clone();
         damaged[at / 8] ^= 1 << (at % 8);
@@ -357,12 +357,12 @@ fn recovery_takes_any_slot() {
                 .unwrap();
             claim.write(0, &damaged);
         }
-        let (_area, applied) = RedoArea::recover(&ground.pool, area.clone()).unwrap();
+        let (_area, applied) = RedoArea::recover(&shared.pool, area.clone()).unwrap();
         let idle = (24..64).contains(&(at / 8));
         assert_eq!(applied, if idle { SLOT_COUNT as u64 } else { 0 });
-        assert_eq!(ground.word(0), if idle { 77 } else { 0 });
-        assert!((1..WORDS).all(|word| ground.word(word) == 0));
-        let word = ground.pool.region().word(ground.word_off(0)).unwrap();
+        assert_eq!(shared.word(0), if idle { 77 } else { 0 });
+        assert!((1..WORDS).all(|word| shared.word(word) == 0));
+        let word = shared.pool.region().word(shared.word_off(0)).unwrap();
         word.store(0, Ordering::Relaxed);
     }
 }
@@ -370,26 +370,26 @@ fn recovery_takes_any_slot() {
 /// A store outside of the pool, or across words, is reported as damage by recovery and commit.
 #[test]
 fn stores_outside_of_the_pool_are_damage() {
-    let ground = Ground::new(config(Backing::Anonymous));
-    let end = ground.pool.region().end();
+    let shared = Shared::new(config(Backing::Anonymous));
+    let end = shared.pool.region().end();
     for off in [
         end,
         end + 8,
         u64::MAX,
         u64::MAX - 7,
-        ground.word_off(0) + 1,
+        shared.word_off(0) + 1,
         1 << 60,
     ] {
         let mut bytes = Vec::new();
-        encode(&[(ground.word_off(1), 5), (off, 6)], 1, &mut bytes);
-        let extent = ground.area.extent.clone();
+        encode(&[(shared.word_off(1), 5), (off, 6)], 1, &mut bytes);
+        let extent = shared.area.extent.clone();
         extent.claim(0, bytes.len()).unwrap().write(0, &bytes);
-        let result = RedoArea::recover(&ground.pool, extent);
+        let result = RedoArea::recover(&shared.pool, extent);
         assert_eq!(result.err().unwrap().kind(), ErrorKind::Corruption);
 
-        let mut slot = ground.area.slot(Purpose::Merge).unwrap();
+        let mut slot = shared.area.slot(Purpose::Merge).unwrap();
         slot.store(off, 6);
         assert_eq!(slot.commit().unwrap_err().kind(), ErrorKind::Corruption);
-        ground.area.clear_all().unwrap();
+        shared.area.clear_all().unwrap();
     }
 }

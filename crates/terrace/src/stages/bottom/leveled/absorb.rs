@@ -46,7 +46,7 @@ impl Absorb {
     /// is put back.
     pub(super) fn begin(body: &Arc<Body>, drain: Drain, waits: bool) -> Absorb {
         // Runs of level 0 are ordered by these numbers; drains come one after the other.
-        let run = body.ground.next_id();
+        let run = body.shared.next_id();
         Absorb {
             body: Arc::clone(body),
             drain: Some(drain),
@@ -70,14 +70,14 @@ impl Absorb {
         }
         // The snapshots are read now and not earlier, so that they include one taken just before a
         // recent write.
-        let durable = drain.durable.max(self.body.ground.ranges.durable());
+        let durable = drain.durable.max(self.body.shared.ranges.durable());
         let begin = || {
             let version = self.body.version();
-            let live = &self.body.ground.ranges;
+            let live = &self.body.shared.ranges;
             let hides = live.applicable(durable, version.ranges.clone());
             let hides = hides.into_iter().collect();
             let mut output = Output::new(&self.body, version, (0, self.run), ranges, hides);
-            if self.body.ground.pool_outlives() {
+            if self.body.shared.pool_outlives() {
                 output.lend_to_deletes();
             }
             output
@@ -121,7 +121,7 @@ impl Absorb {
 
     /// Returns the number of tries after which the job returns its sources.
     fn tries(&self) -> u32 {
-        match self.body.ground.options.background.workers {
+        match self.body.shared.options.background.workers {
             // Without threads each try is another call.
             Workers::Manual => 1,
             _ => REFUSED_MAX,
@@ -232,8 +232,8 @@ impl Job for Absorb {
                 body.install(&[], &tables);
                 forget();
                 // Not before the entries that they cover are forgotten above.
-                let ground = &body.ground;
-                ground.ranges.trim(seq_last, &ground.readable());
+                let shared = &body.shared;
+                shared.ranges.trim(seq_last, &shared.readable());
             }),
             garbage: Vec::new(),
             entries,

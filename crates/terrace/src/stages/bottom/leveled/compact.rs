@@ -132,7 +132,7 @@ impl Plan {
 
     fn cursor(&self, span: &Span) -> Result<MergeCursor> {
         let runs = self.picked.upper.iter().chain([&self.picked.lower]);
-        let ahead = self.body.ground.memory.limits.job_ahead_bytes;
+        let ahead = self.body.shared.memory.limits.job_ahead_bytes;
         let cursors = runs.map(|run| {
             let cursor = RunCursor::new(Arc::clone(run), false).read_ahead(ahead);
             Box::new(cursor) as Box<dyn Cursor>
@@ -375,7 +375,7 @@ impl Compact {
         let body = &self.plan.body;
         (
             Arc::downgrade(&body.version()),
-            body.ground.ranges.durable(),
+            body.shared.ranges.durable(),
         )
     }
 

@@ -116,7 +116,7 @@ impl Hidden {
             drop(busy);
             // With a pool in memory deletes are not refused meanwhile: their logs are on the
             // reserve.
-            let is_last_way = self.why.is_some() && self.body.ground.pool_outlives();
+            let is_last_way = self.why.is_some() && self.body.shared.pool_outlives();
             return match is_last_way && one_in < LEAST_ONE_IN {
                 true => self.look_for_less(drain),
                 false => Ok(Progress::Nothing(self.why.take())),

@@ -65,7 +65,7 @@ impl Intake for Run {
 
     fn complete(mut self: Box<Self>) -> Completion {
         // Above every existing run: everything that already has a number is older.
-        self.output.rename_run(self.body.ground.next_id());
+        self.output.rename_run(self.body.shared.next_id());
         let entries = self.output.entries();
         let (tables, changes) = self.output.finish();
         let body = Arc::clone(&self.body);

@@ -61,7 +61,7 @@ use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, RangeSet, Spans};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
-    Bottom, Drain, Folder, FrontShape, Ground, Intake, Job, Need, Pressure, RangeRequest, Source,
+    Bottom, Drain, Folder, FrontShape, Intake, Job, Need, Pressure, RangeRequest, Shared, Source,
     Sources, Urgency,
 };
 use crate::types::{Compression, DbId, SeqNo};
@@ -160,7 +160,7 @@ pub(crate) struct Leveled {
 }
 
 struct Body {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     front: FrontShape,
     shelf: Arc<Shelf>,
     version: ArcSwap<Version>,
@@ -175,7 +175,7 @@ struct Body {
 
 impl Body {
     fn new(
-        ground: Arc<Ground>,
+        shared: Arc<Shared>,
         front: FrontShape,
         shelf: Arc<Shelf>,
         version: Version,
@@ -193,7 +193,7 @@ impl Body {
             written: (0..=version.levels.len())
                 .map(|_| AtomicU64::new(0))
                 .collect(),
-            ground,
+            shared,
             front,
             shelf,
             version: ArcSwap::from_pointee(version),
@@ -221,7 +221,7 @@ impl Body {
     /// tables, and those in synced logs. A power loss could take any other one without restoring
     /// the entries that it had hidden.
     fn lasting_ranges(&self, version: &Version) -> Vec<Applicable> {
-        let live = &self.ground.ranges;
+        let live = &self.shared.ranges;
         let of_tables = version.ranges.clone().map(Applicable::lasting);
         let above = live.applicable(live.durable(), None);
         of_tables.into_iter().chain(above).collect()
@@ -249,7 +249,7 @@ impl Body {
     fn drain_bytes_max(&self) -> u64 {
         // Larger runs are fewer: less is rewritten, and readers search fewer. But the pool and logs
         // get nothing back before all of a run is written.
-        let options = &self.ground.options;
+        let options = &self.shared.options;
         let mut quarter = options.pool.size_bytes / 4;
         if options.pool.path.is_none() {
             quarter = quarter.min(self.front.log_bytes_max / 4);
@@ -333,7 +333,7 @@ impl Bottom for Leveled {
     }
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {
-        let dropped = self.body.ground.dropped.all();
+        let dropped = self.body.shared.dropped.all();
         vanish::covers_any(&self.body.version(), ranges, &dropped)
     }
 

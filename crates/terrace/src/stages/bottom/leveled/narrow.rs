@@ -161,7 +161,7 @@ impl Body {
             return Ok(!self.busy.lock().narrow.rewrites.is_empty());
         }
         // Other files may have filled the disk, and this much is kept for tables alone.
-        let fits = written.max(self.ground.reserve.held_for_tables());
+        let fits = written.max(self.shared.reserve.held_for_tables());
         let hidden = vanish::hidden_in_part(self, picked.tables())?;
         let rewrites = match hidden.is_empty() {
             true if picked.from() == 0 && self.fits_in_pieces(picked, fits) => return Ok(true),
@@ -184,7 +184,7 @@ impl Body {
         // BOUND: once for each new number, since a rewritten table has nothing left that is hidden
         // by it.
         if seq.is_none_or(|seq| seq <= busy.narrow.hidden_to)
-            || hidden < self.ground.reserve.held_for_tables() / WORTH_ONE_IN
+            || hidden < self.shared.reserve.held_for_tables() / WORTH_ONE_IN
         {
             return Ok(false);
         }
@@ -228,7 +228,7 @@ impl Body {
         let numbers = |picked: &Picked| picked.tables().map(Table::number).collect();
         let refused_numbers: HashSet<u64> = numbers(refused);
         let others = &busy.numbers - &refused_numbers;
-        let (runs_max, base) = (self.ground.memory.limits.runs, refused.to);
+        let (runs_max, base) = (self.shared.memory.limits.runs, refused.to);
         let whole = level0::whole(&version, base, runs_max, &others);
         whole.is_some_and(|whole| {
             let next: HashSet<u64> = numbers(&level0::fitting(whole, &version, fits, &others));

@@ -82,7 +82,7 @@ impl Output {
         ranges: Vec<RangeDelete>,
         mut hides: Vec<Applicable>,
     ) -> Output {
-        let stripes = body.ground.snapshots.stripes();
+        let stripes = body.shared.snapshots.stripes();
         let readable = Readable::after(stripes.clone());
         // All range deletes that come with the entries. One with nothing below is not written, so
         // it must hide the entries that it covers here. `hides` may lack it: a set keeps the newest
@@ -95,13 +95,13 @@ impl Output {
             0 => Row::Drains,
             _ => Row::Tables,
         };
-        let lender = body.ground.reserve.lender(&body.shelf.fs, row);
+        let lender = body.shared.reserve.lender(&body.shelf.fs, row);
         let mut output = Output {
             retention: Retention {
                 stripes,
-                dropped: body.ground.dropped.all(),
+                dropped: body.shared.dropped.all(),
                 ranges: hides,
-                horizon: body.ground.horizon(),
+                horizon: body.shared.horizon(),
             },
             ranges: Vec::new(),
             cuts: Arc::default(),
@@ -121,7 +121,7 @@ impl Output {
             any: false,
             entries: 0,
             charged: 0,
-            lease: body.ground.memory.jobs.lease(),
+            lease: body.shared.memory.jobs.lease(),
             is_left: false,
             body: Arc::clone(body),
         };
@@ -175,7 +175,7 @@ impl Output {
             return false;
         };
         let wanted = self.shelf().options.table_bytes;
-        let keys_max = self.body.ground.memory.limits.keys_bytes;
+        let keys_max = self.body.shared.memory.limits.keys_bytes;
         writer.estimated_bytes() >= wanted || writer.keys_bytes() >= keys_max || {
             // Checked only when the table is worth its own file.
             writer.estimated_bytes() >= wanted / 4 && self.overlap_below() >= OVERLAP_MAX * wanted
@@ -209,12 +209,12 @@ impl Output {
     pub(super) fn lend_to_deletes(&mut self) {
         let lender = self
             .body
-            .ground
+            .shared
             .reserve
             .lender(&self.shelf().fs, Row::Deletes);
         self.loan_ends = lender.end();
         self.fs = Arc::new(lender);
-        self.lends_to_deletes = !self.body.ground.reserve.are_drains_wanted();
+        self.lends_to_deletes = !self.body.shared.reserve.are_drains_wanted();
     }
 
     /// Stops using the reserve on a full disk.
@@ -264,7 +264,7 @@ impl Output {
             let held = writer.keys_bytes().next_multiple_of(COUNTED_BYTES);
             self.entries += 1;
             let more = bytes.saturating_sub(self.charged);
-            self.body.ground.pace.charge(more);
+            self.body.shared.pace.charge(more);
             self.charged += more;
             if held != self.lease.bytes() {
                 // Jobs are counted, and bounded by their input.
@@ -280,8 +280,8 @@ impl Output {
     /// Returns the table being written, and begins one if there is none.
     fn writer(&mut self) -> Result<Option<&mut SstWriter>> {
         if self.writer.is_none() {
-            self.body.ground.manifest.check_files()?;
-            let number = self.body.ground.next_id();
+            self.body.shared.manifest.check_files()?;
+            let number = self.body.shared.next_id();
             let shelf = &self.body.shelf;
             let path = shelf.path(number);
             let options = shelf.table_options(self.level);
@@ -349,7 +349,7 @@ impl Output {
         let _ = self.lease.set(0);
         let finished = finished?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
-        self.body.ground.counters.add(counted, finished.file_bytes);
+        self.body.shared.counters.add(counted, finished.file_bytes);
         let of_level = &self.body.written[self.level as usize];
         of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
         self.done.push((self.meta(finished), ranges));
@@ -453,8 +453,8 @@ impl Output {
             let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
         }
         // Before other files take the freed space.
-        if self.body.ground.reserve.is_short() {
-            self.body.ground.reserve.refill();
+        if self.body.shared.reserve.is_short() {
+            self.body.shared.reserve.refill();
         }
         self.sampler = Sampler::above(&self.version, self.shelf().options.open_files_max);
         self.cut = None;

@@ -98,7 +98,7 @@ impl Body {
         let busy = &mut *busy;
         let options = &self.shelf.options;
         let (base, targets) = targets(&version, options);
-        let runs_max = self.ground.memory.limits.runs;
+        let runs_max = self.shared.memory.limits.runs;
         let (rewrite, others_wait) = narrow::pick_rewrite(&version, busy);
         if let Some(picked) = rewrite {
             busy.numbers.extend(picked.tables().map(Table::number));
@@ -134,7 +134,7 @@ impl Body {
         }
         let garbage = self.garbage(&version).score(urgency);
         // Asks the system, so only if a level is due.
-        let is_full = LazyCell::new(|| self.ground.reserve.is_full());
+        let is_full = LazyCell::new(|| self.shared.reserve.is_full());
         for (score, level) in scores(&version, options, &targets, garbage) {
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
@@ -160,13 +160,13 @@ impl Body {
                 return Some(picked);
             }
         }
-        let dropped = self.ground.dropped.all();
+        let dropped = self.shared.dropped.all();
         if let Some(picked) = pick_dropped(&version, &dropped, &busy.numbers) {
             busy.numbers.insert(picked.upper[0].tables[0].number());
             return Some(picked);
         }
-        let oldest = self.ground.snapshots.stripes().oldest();
-        let picked = pick_stale(&version, oldest, self.ground.horizon(), &busy.numbers)?;
+        let oldest = self.shared.snapshots.stripes().oldest();
+        let picked = pick_stale(&version, oldest, self.shared.horizon(), &busy.numbers)?;
         busy.numbers.extend(picked.tables().map(Table::number));
         Some(picked)
     }

@@ -8,23 +8,23 @@ use super::{Body, Leveled, Shelf};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::stages::names::{is_table_of, table_file_number};
-use crate::stages::{Folder, FrontShape, Ground};
+use crate::stages::{Folder, FrontShape, Shared};
 
 /// Opens the bottom over the tables that the manifest names; `front` are the sizes of the stage
 /// above.
 ///
 /// CRASH: a table of this database that is not named had just been written, or was not removed yet.
 /// A file without its header stays, and its number is not reused.
-pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) -> Result<Leveled> {
-    let options = &ground.options.bottom.leveled;
+pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) -> Result<Leveled> {
+    let options = &shared.options.bottom.leveled;
     let shelf = Shelf::new(
         folder,
-        ground.manifest.db(),
+        shared.manifest.db(),
         options,
-        Arc::clone(&ground.memory),
+        Arc::clone(&shared.memory),
     );
     let shelf = Arc::new(shelf);
-    let metas = ground
+    let metas = shared
         .manifest
         .with_state(|state| state.items::<FileMeta>().cloned().collect::<Vec<_>>());
     let found = shelf
@@ -50,11 +50,11 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) 
         };
         let path = shelf.dir.join(name);
         if named(number) {
-            ground.skip_ids(number + 1);
+            shared.skip_ids(number + 1);
         } else if !is_table_of(&*shelf.fs, &path, shelf.db, number) {
-            ground.pass_over(number);
+            shared.pass_over(number);
         } else {
-            ground.skip_ids(number + 1);
+            shared.skip_ids(number + 1);
             shelf
                 .fs
                 .remove(&path)
@@ -64,7 +64,7 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) 
     for meta in &metas {
         // Also for directories whose edits did not record it: two runs with one number would be one
         // run.
-        ground.skip_ids(meta.run + 1);
+        shared.skip_ids(meta.run + 1);
     }
     let mut tables = Vec::with_capacity(metas.len());
     for meta in metas {
@@ -75,9 +75,9 @@ pub(crate) fn recover(ground: &Arc<Ground>, folder: &Folder, front: FrontShape) 
         tables.push(table);
     }
     let deepest = tables.iter().map(|t| t.meta.level as usize).max();
-    let depth = (ground.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
+    let depth = (shared.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
     let version = Version::of(depth, &tables);
     Ok(Leveled {
-        body: Body::new(Arc::clone(ground), front, shelf, version),
+        body: Body::new(Arc::clone(shared), front, shelf, version),
     })
 }

@@ -140,9 +140,9 @@ pub(super) fn hidden_in_part<'a>(
     body: &Body,
     tables: impl Iterator<Item = &'a Table>,
 ) -> Result<Vec<u64>> {
-    let dropped = body.ground.dropped.all();
+    let dropped = body.shared.dropped.all();
     let ranges = body.lasting_ranges(&body.version());
-    let stripes = body.ground.snapshots.stripes();
+    let stripes = body.shared.snapshots.stripes();
     let hidden = Hidden {
         dropped: &dropped,
         hides: hides_by(&ranges, &stripes),
@@ -173,13 +173,13 @@ pub(super) fn covers_any(version: &Version, ranges: &RangeSet, dropped: &[u32]) 
 /// Returns the job that drops entirely covered tables, which are marked busy.
 pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     let (mut busy, version) = body.choosing();
-    let dropped = body.ground.dropped.all();
-    let durable = body.ground.ranges.durable();
+    let dropped = body.shared.dropped.all();
+    let durable = body.shared.ranges.durable();
     let ranges = body.lasting_ranges(&version);
     if ranges.is_empty() && dropped.is_empty() {
         return None;
     }
-    let stripes = body.ground.snapshots.stripes();
+    let stripes = body.shared.snapshots.stripes();
     let now = Looked {
         version: Arc::downgrade(&version),
         oldest: stripes.oldest(),

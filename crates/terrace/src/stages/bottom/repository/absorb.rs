@@ -66,12 +66,12 @@ impl Absorb {
         body.ages.raise(drain.seq_last);
         Absorb {
             // Before the list of dropped keyspaces, which has these and maybe more.
-            dropped_before: body.ground.dropped.count(),
+            dropped_before: body.shared.dropped.count(),
             retention: Retention {
-                stripes: body.ground.snapshots.stripes(),
-                dropped: body.ground.dropped.all(),
-                ranges: Vec::from_iter(body.ground.ranges.applicable(drain.durable, None)),
-                horizon: body.ground.horizon(),
+                stripes: body.shared.snapshots.stripes(),
+                dropped: body.shared.dropped.all(),
+                ranges: Vec::from_iter(body.shared.ranges.applicable(drain.durable, None)),
+                horizon: body.shared.horizon(),
             },
             brought: Vec::new(),
             body,
@@ -91,20 +91,20 @@ impl Absorb {
     /// Checks again which entries need not be copied: deletes that have come since may be all that
     /// frees space in a full pool.
     fn look_again(&mut self, drain: &mut Drain) {
-        let ground = &self.body.ground;
+        let shared = &self.body.shared;
         let has_more = drain.newer.as_mut().is_some_and(|it| it.look_again());
         if has_more || self.looked_at.is_none() {
             self.hidden = Some(Hidden::begin());
         }
         // PERSIST: of the range deletes above the table only those in synced logs. A crash could
         // lose any other one without restoring the entries that it had hidden.
-        let looked_at = ground.ranges.durable();
+        let looked_at = shared.ranges.durable();
         self.looked_at = Some(looked_at);
         let durable = drain.durable.max(looked_at);
         // After that: a later snapshot includes each of these range deletes. It includes all of the
         // table's, as does every snapshot since the drain began.
-        self.retention.stripes = ground.snapshots.stripes();
-        self.retention.ranges = Vec::from_iter(ground.ranges.applicable(durable, None));
+        self.retention.stripes = shared.snapshots.stripes();
+        self.retention.ranges = Vec::from_iter(shared.ranges.applicable(durable, None));
     }
 
     /// Drains for one step. Returns true when the source is empty, and `None` while it waits for
@@ -170,7 +170,7 @@ impl Absorb {
         self.refused = awaited > 0;
         // The engine runs a waiting job when more range deletes become durable. Those that became
         // durable since the last look would be missed, so the next step checks them first.
-        let waits = self.refused && Some(body.ground.ranges.durable()) <= self.looked_at;
+        let waits = self.refused && Some(body.shared.ranges.durable()) <= self.looked_at;
         Ok(if waits { None } else { Some(finished) })
     }
 
@@ -380,11 +380,11 @@ impl Job for Absorb {
             apply: Box::new(move || {
                 // Added here before they are trimmed above, and not trimmed before the entries that
                 // they cover are forgotten there (D1).
-                let readable = body.ground.readable();
+                let readable = body.shared.readable();
                 body.ranges.add(brought, &readable);
                 forget();
                 body.ranges.drained(seq_last);
-                body.ground.ranges.trim(seq_last, &readable);
+                body.shared.ranges.trim(seq_last, &readable);
             }),
             garbage: Vec::new(),
             entries: self.entries,

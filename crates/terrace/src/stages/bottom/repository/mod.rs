@@ -51,7 +51,7 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList};
 use crate::stages::{
-    Bottom, Census, Drain, Ground, Intake, Job, Lookup, Need, Probe, RangeRequest, ReadStats,
+    Bottom, Census, Drain, Intake, Job, Lookup, Need, Probe, RangeRequest, ReadStats, Shared,
     Source, Sources, Urgency,
 };
 use crate::types::{EntryKind, SeqNo};
@@ -75,7 +75,7 @@ pub(crate) struct Repository {
 
 /// The state that jobs and views share.
 pub(super) struct Body {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     list: SkipList,
     gate: Gate,
     ages: Arc<Ages>,
@@ -164,7 +164,7 @@ impl Relinker {
         links: &[u64],
         purpose: Purpose,
     ) -> Result<Option<u64>> {
-        let off = self.space.claim(&body.ground, node.bytes(), purpose)?;
+        let off = self.space.claim(&body.shared, node.bytes(), purpose)?;
         if let Some(off) = off {
             self.fresh.push(off, node, links);
         }
@@ -215,7 +215,7 @@ impl Body {
     /// Makes the nodes and flags of every extent durable against power loss on `Mapped`; other
     /// media do not need it.
     fn sync(&self, relinker: &Relinker) -> Result<()> {
-        if self.ground.pool.medium() != Medium::Mapped {
+        if self.shared.pool.medium() != Medium::Mapped {
             return Ok(());
         }
         let failed = |e: std::io::Error| {
@@ -334,7 +334,7 @@ impl Source for Body {
 impl Bottom for Repository {
     fn drain_bytes_max(&self) -> u64 {
         // Drained data is in the pool twice until the drain ends.
-        self.body.ground.options.table_bytes_max()
+        self.body.shared.options.table_bytes_max()
     }
 
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
@@ -359,7 +359,7 @@ impl Bottom for Repository {
 
     fn awaits_piece(&self) -> bool {
         let awaited = self.body.awaited.load(Ordering::Relaxed);
-        let usage = self.body.ground.pool.usage();
+        let usage = self.body.shared.pool.usage();
         (usage.largest_free + 1..=usage.free).contains(&awaited)
     }
 

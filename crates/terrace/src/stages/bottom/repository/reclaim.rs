@@ -44,7 +44,7 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         return Ok(None);
     }
     // All of them, not one: a caller that gets no job asks again only after a change.
-    while let Some(keyspace) = body.ground.dropped.next(&mut relinker.purged) {
+    while let Some(keyspace) = body.shared.dropped.next(&mut relinker.purged) {
         let first = body.list.seek(&Target::first_of(keyspace, &[]))?.node;
         if first != 0 && body.list.node(first)?.header.keyspace == keyspace {
             relinker.reclaiming = Some(0);
@@ -57,9 +57,9 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     }
     let least = match urgency {
         Urgency::Rest | Urgency::None | Urgency::Everything => {
-            u64::from(body.ground.options.bottom.garbage_percent)
+            u64::from(body.shared.options.bottom.garbage_percent)
         }
-        Urgency::Space => u64::from(body.ground.options.bottom.garbage_percent).min(URGENT_PERCENT),
+        Urgency::Space => u64::from(body.shared.options.bottom.garbage_percent).min(URGENT_PERCENT),
     };
     let resume = relinker.resume.take();
     let resume = resume.and_then(|off| relinker.space.rooms.get(&off));
@@ -84,9 +84,9 @@ fn worth_emptying<'r>(
 ) -> impl Iterator<Item = (u64, &'r Room)> {
     // While snapshots are held, nodes that they retain count as dead but would only be copied
     // around.
-    let held = body.ground.snapshots.count() > 0;
-    let horizon = body.ground.horizon();
-    let usage = body.ground.pool.usage();
+    let held = body.shared.snapshots.count() > 0;
+    let horizon = body.shared.horizon();
+    let usage = body.shared.pool.usage();
     let rooms = relinker.space.rooms.values();
     rooms
         .filter(move |room| room.has_garbage(horizon) && room.may_move(usage))
@@ -98,7 +98,7 @@ fn worth_emptying<'r>(
 /// when space is not short.
 pub(super) fn due(body: &Body) -> (u64, u64) {
     let relinker = body.relinker.lock();
-    let least = u64::from(body.ground.options.bottom.garbage_percent);
+    let least = u64::from(body.shared.options.bottom.garbage_percent);
     let due = worth_emptying(body, &relinker, least).count();
     (relinker.space.removed, due as u64)
 }
@@ -122,7 +122,7 @@ pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     for (off, extent, used) in rooms {
         if relinker
             .space
-            .extend_below(&body.ground, used - HEADER_BYTES as u64, off)?
+            .extend_below(&body.shared, used - HEADER_BYTES as u64, off)?
         {
             return Ok(Some(empty(body, &mut relinker, extent, used)));
         }
@@ -142,7 +142,7 @@ fn empty(
     relinker.reclaiming = Some(off);
     Box::new(Reclaim {
         retention: Retention {
-            dropped: body.ground.dropped.all(),
+            dropped: body.shared.dropped.all(),
             ..Retention::default()
         },
         body: Arc::clone(body),
@@ -255,7 +255,7 @@ impl Reclaim {
         }
         relinker.reclaiming = None;
         relinker.commit(body, Purpose::Reclaim)?;
-        let usage = body.ground.pool.usage();
+        let usage = body.shared.pool.usage();
         relinker.space.refuse(self.extent.off(), usage);
         Ok(Step::Done(nothing_changed(self.entries)))
     }
@@ -322,8 +322,8 @@ impl Job for Reclaim {
         let mut relinker = body.relinker.lock();
         // In every step: drains go on between steps, and a snapshot younger than this job may read
         // the entries that they add.
-        self.retention.stripes = body.ground.snapshots.stripes();
-        self.retention.horizon = body.ground.horizon();
+        self.retention.stripes = body.shared.snapshots.stripes();
+        self.retention.horizon = body.shared.horizon();
         for _ in 0..STEP_NODES {
             let mut walk = Walk::new(body.list.region(), self.at, self.end);
             let Some(node) = walk.next_node()? else {
@@ -418,7 +418,7 @@ impl Job for Purge {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::ground;
+    use super::super::fixture::shared;
     use super::super::{Repository, recover};
     use super::*;
     use crate::parts::codec;
@@ -488,8 +488,8 @@ mod tests {
     /// the old place, so that no rebuild brings them back after the copy has died.
     #[test]
     fn a_reclaim_without_a_place_gives_up() {
-        let ground = ground();
-        let Repository { body } = recover::recover(&ground, false, &mut |_, _| {}).unwrap();
+        let shared = shared();
+        let Repository { body } = recover::recover(&shared, false, &mut |_, _| {}).unwrap();
         for key in 1..=5 {
             insert(&body, &[key]);
         }
@@ -499,9 +499,9 @@ mod tests {
 
         // Space for two of the four nodes.
         let piece = 2 * (LEN as u64 + 200) + HEADER_BYTES as u64;
-        let kept = ground.pool.alloc(piece).unwrap();
+        let kept = shared.pool.alloc(piece).unwrap();
         let mut blockers = Vec::new();
-        while let Ok(blocker) = ground.pool.alloc(4096) {
+        while let Ok(blocker) = shared.pool.alloc(4096) {
             blockers.push(blocker);
         }
         drop(kept);

@@ -40,13 +40,13 @@ use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::LINK_DEAD;
 use crate::parts::skiplist::node::{head_bytes, link_at};
 use crate::parts::skiplist::walk::{self, Walk};
-use crate::stages::Ground;
+use crate::stages::Shared;
 
 /// Creates an empty repository and names it in the manifest.
-pub(crate) fn create(ground: &Arc<Ground>) -> Result<()> {
+pub(crate) fn create(shared: &Arc<Shared>) -> Result<()> {
     let mut bytes = layout::encode_head().to_vec();
     bytes.extend_from_slice(&head_bytes());
-    let extent = ground.pool.alloc(bytes.len() as u64)?;
+    let extent = shared.pool.alloc(bytes.len() as u64)?;
     if let Some(mut claim) = extent.claim(0, bytes.len()) {
         claim.write_streaming(0, &bytes, Purpose::Drain);
     }
@@ -63,17 +63,17 @@ pub(crate) fn create(ground: &Arc<Ground>) -> Result<()> {
             .because(e)
         })?;
     let created = Change::added(ExtentMeta::Head(extent.span()));
-    Ok(ground.manifest.commit(Edit::of(created))?)
+    Ok(shared.manifest.commit(Edit::of(created))?)
 }
 
 /// Opens the repository that the manifest names. `rebuild` is called with the bytes done and the
 /// total if the list must be built from its nodes.
 pub(crate) fn recover(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     links_lost: bool,
     rebuild: &mut dyn FnMut(u64, u64),
 ) -> Result<Repository> {
-    let named: Vec<ExtentMeta> = ground
+    let named: Vec<ExtentMeta> = shared
         .manifest
         .with_state(|state| state.items().copied().collect());
     let head = named.iter().find(|extent| !extent.has_entries());
@@ -84,15 +84,15 @@ pub(crate) fn recover(
                  rebuild what is left with \"terrace repair\"",
         )
     })?;
-    let region = ground.pool.region().clone();
-    let head = ground.pool.adopt(head.span())?;
+    let region = shared.pool.region().clone();
+    let head = shared.pool.adopt(head.span())?;
     layout::check_head(
         region.bytes(head.off(), HEADER_BYTES).unwrap_or_default(),
         head.off(),
     )?;
     let mut space = Space::default();
     for nodes in named.iter().filter(|extent| extent.has_entries()) {
-        let extent = ground.pool.adopt(nodes.span())?;
+        let extent = shared.pool.adopt(nodes.span())?;
         let bytes = region.bytes(extent.off(), HEADER_BYTES).unwrap_or_default();
         layout::check_extent(bytes, extent.off(), extent.len())?;
         let (used, dead) = (read(&extent, USED_AT), read(&extent, DEAD_AT));
@@ -124,22 +124,22 @@ pub(crate) fn recover(
         None => None,
     };
     let found = in_list(&list)?;
-    let drained = ground.manifest.with_state(|state| {
+    let drained = shared.manifest.with_state(|state| {
         // Its own extents record no numbers, so these are of the buffer above.
         let buffered = state.all_items().filter_map(|item| item.seqs());
         let oldest = buffered.map(|(first, _)| first).min();
         oldest.map_or(state.last_seq, |oldest| oldest.saturating_sub(1))
     });
-    let slot = ground
+    let slot = shared
         .redo
         .slot(Purpose::Drain)
         .ok_or_else(|| Error::invalid("every redo slot is taken before the repository is open"))?;
     let repository = Repository {
         body: Arc::new(Body {
-            ground: Arc::clone(ground),
+            shared: Arc::clone(shared),
             list,
             gate: Gate::default(),
-            ages: Arc::new(Ages::new(ground.manifest.with_state(|s| s.last_seq), None)),
+            ages: Arc::new(Ages::new(shared.manifest.with_state(|s| s.last_seq), None)),
             ranges: Swept::over(found, drained),
             requests: Mutex::default(),
             awaited: AtomicU64::new(0),
@@ -174,7 +174,7 @@ impl Body {
             word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
         };
         let mut extents = relinker.space.rooms.keys().copied();
-        if self.ground.pool.medium() == Medium::Mapped {
+        if self.shared.pool.medium() == Medium::Mapped {
             // CRASH: some extents have it and others do not. Nothing was added to the latter, so
             // `used` is right.
             return match extents.all(has_word) {

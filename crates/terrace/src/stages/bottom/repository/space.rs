@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::parts::expiry::Millis;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::fingers::Plan;
-use crate::stages::Ground;
+use crate::stages::Shared;
 
 /// One extent of the repository.
 pub(super) struct Room {
@@ -91,17 +91,17 @@ impl Space {
     /// extent is durable and in the manifest when this returns.
     pub(super) fn claim(
         &mut self,
-        ground: &Ground,
+        shared: &Shared,
         bytes: usize,
         purpose: Purpose,
     ) -> Result<Option<u64>> {
         let bytes = bytes as u64;
         let fits = |room: &Room| room.free() >= bytes;
-        let large = bytes > ground.options.bottom.extent_bytes / 4;
+        let large = bytes > shared.options.bottom.extent_bytes / 4;
         let at = match self.current {
             Some(at) if self.rooms.get(&at).is_some_and(fits) => at,
             // A large node gets its own extent and the current one stays open for others.
-            _ => match self.extend(ground, bytes, large, purpose)? {
+            _ => match self.extend(shared, bytes, large, purpose)? {
                 Some(at) => at,
                 None => return Ok(None),
             },
@@ -136,7 +136,7 @@ impl Space {
     /// Allocates an extent from the pool and names it in the manifest.
     fn extend(
         &mut self,
-        ground: &Ground,
+        shared: &Shared,
         node_bytes: u64,
         large: bool,
         purpose: Purpose,
@@ -145,20 +145,20 @@ impl Space {
         let mut wanted = if large {
             alone
         } else {
-            ground.options.bottom.extent_bytes.max(alone)
+            shared.options.bottom.extent_bytes.max(alone)
         };
         // Free space may be in smaller pieces, between tables and logs that go only when this drain
         // goes on.
         // BOUND: halved until only the node itself fits.
         let extent = loop {
-            match ground.alloc_to_move(wanted, None) {
+            match shared.alloc_to_move(wanted, None) {
                 Ok(extent) => break extent,
                 Err(AllocError::Full { .. }) if wanted > alone => wanted = (wanted / 2).max(alone),
                 Err(AllocError::Full { .. }) => return Ok(None),
                 Err(e) => return Err(e.into()),
             }
         };
-        self.add(ground, extent, purpose).map(|off| {
+        self.add(shared, extent, purpose).map(|off| {
             if !large {
                 self.current = Some(off);
             }
@@ -168,17 +168,17 @@ impl Space {
 
     /// Ensures that nodes of `bytes` can be appended before the offset `limit`. Returns false if
     /// there is no free place for them.
-    pub(super) fn extend_below(&mut self, ground: &Ground, bytes: u64, limit: u64) -> Result<bool> {
+    pub(super) fn extend_below(&mut self, shared: &Shared, bytes: u64, limit: u64) -> Result<bool> {
         let has_room = |room: &Room| room.free() >= bytes;
         let current = self.current.filter(|&at| at < limit);
         if current.is_some_and(|at| self.rooms.get(&at).is_some_and(has_room)) {
             return Ok(true);
         }
         let alone = bytes + HEADER_BYTES as u64;
-        for wanted in [ground.options.bottom.extent_bytes.max(alone), alone] {
-            match ground.alloc_to_move(wanted, Some(limit)) {
+        for wanted in [shared.options.bottom.extent_bytes.max(alone), alone] {
+            match shared.alloc_to_move(wanted, Some(limit)) {
                 Ok(extent) => {
-                    self.current = Some(self.add(ground, extent, Purpose::Reclaim)?);
+                    self.current = Some(self.add(shared, extent, Purpose::Reclaim)?);
                     return Ok(true);
                 }
                 Err(AllocError::Full { .. }) => {}
@@ -190,9 +190,9 @@ impl Space {
 
     /// Adds an empty extent to the repository: it is durable and in the manifest when its offset is
     /// returned.
-    fn add(&mut self, ground: &Ground, extent: Arc<Extent>, purpose: Purpose) -> Result<u64> {
-        ground.pool.prefault(&extent);
-        let synced = ground.pool.medium() == Medium::Mapped;
+    fn add(&mut self, shared: &Shared, extent: Arc<Extent>, purpose: Purpose) -> Result<u64> {
+        shared.pool.prefault(&extent);
+        let synced = shared.pool.medium() == Medium::Mapped;
         let header = layout::encode_extent(extent.off(), extent.len(), synced);
         if let Some(mut claim) = extent.claim(0, header.len()) {
             claim.write_streaming(0, &header, purpose);
@@ -209,7 +209,7 @@ impl Space {
             .because(e)
         })?;
         let added = Change::added(ExtentMeta::Nodes(extent.span()));
-        ground.manifest.commit(Edit::of(added))?;
+        shared.manifest.commit(Edit::of(added))?;
         let off = extent.off();
         let used = HEADER_BYTES as u64;
         let room = Room {
@@ -381,7 +381,7 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::ground;
+    use super::super::fixture::shared;
     use super::super::recover;
     use super::*;
 
@@ -389,18 +389,18 @@ mod tests {
     #[test]
     fn free_space_in_small_pieces_is_used() {
         const PIECE: u64 = 12 << 10;
-        let ground = ground();
-        assert!(ground.options.bottom.extent_bytes > 2 * PIECE);
+        let shared = shared();
+        assert!(shared.options.bottom.extent_bytes > 2 * PIECE);
         // Holds the head's extent, which would be free otherwise.
-        let _repository = recover::recover(&ground, false, &mut |_, _| {}).unwrap();
-        let pool = &ground.pool;
+        let _repository = recover::recover(&shared, false, &mut |_, _| {}).unwrap();
+        let pool = &shared.pool;
         let mut pieces = Vec::new();
         while let Ok(piece) = pool.alloc(PIECE) {
             pieces.push(piece);
         }
         while pool.alloc(4096).map(|e| pieces.push(e)).is_ok() {}
         let mut space = Space::default();
-        let mut claim = |bytes| space.claim(&ground, bytes, Purpose::Drain).unwrap();
+        let mut claim = |bytes| space.claim(&shared, bytes, Purpose::Drain).unwrap();
         assert_eq!(claim(500), None, "the pool is full");
         let mut n = 0;
         pieces.retain(|_| {

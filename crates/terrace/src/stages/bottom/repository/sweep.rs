@@ -87,8 +87,8 @@ impl Swept {
 
 /// Returns the range deletes that can be applied now.
 fn ready(body: &Body, held: &Held) -> Vec<RangeDelete> {
-    let stripes = body.ground.snapshots.stripes();
-    let upto = held.drained.min(body.ground.ranges.settled_upto());
+    let stripes = body.shared.snapshots.stripes();
+    let upto = held.drained.min(body.shared.ranges.settled_upto());
     let ready = |range: &&RangeDelete| range.seq <= upto && !stripes.any_before(range.seq);
     held.ranges.iter().filter(ready).cloned().collect()
 }
@@ -212,7 +212,7 @@ impl Sweep {
 
     /// Forgets the applied range deletes, as part of a completion or of the drop of the job.
     fn end(body: &Body, applied: &[RangeDelete]) {
-        let readable = body.ground.readable();
+        let readable = body.shared.readable();
         let gone: HashSet<SeqNo> = applied.iter().map(|range| range.seq).collect();
         let mut held = body.ranges.0.lock();
         held.ranges.retain(|range| !gone.contains(&range.seq));

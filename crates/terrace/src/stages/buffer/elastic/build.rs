@@ -12,19 +12,19 @@ use crate::parts::skiplist::layout::{
 };
 use crate::parts::skiplist::node::{head_bytes, link_at};
 use crate::parts::skiplist::{NewNode, SkipList};
-use crate::stages::{Form, Ground, ListImage, Readers, Sealed};
+use crate::stages::{Form, ListImage, Readers, Sealed, Shared};
 use crate::types::SeqNo;
 
 /// Returns a list of the entries of `batch`, whose keys ascend, all with the number `seq`. No log
 /// has them.
-pub(super) fn list_of(ground: &Ground, batch: &Batch, seq: SeqNo) -> Result<Sealed> {
+pub(super) fn list_of(shared: &Shared, batch: &Batch, seq: SeqNo) -> Result<Sealed> {
     let nodes = || {
         let entries = batch.payload.iter().zip(batch.hashes());
         entries.map(|(entry, &hash)| entry.node(hash, seq))
     };
     let bytes = TABLE_NODES_AT + nodes().map(|node: NewNode<'_>| node.bytes()).sum::<usize>();
-    let extent = ground.pool.alloc(bytes as u64)?;
-    let id = ground.next_id();
+    let extent = shared.pool.alloc(bytes as u64)?;
+    let id = shared.next_id();
     let mut arena = Arena::new(bytes as u64).map_err(|e| {
         Error::new(
             ErrorKind::Full,

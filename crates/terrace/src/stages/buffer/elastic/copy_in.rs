@@ -20,14 +20,14 @@ use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
-use crate::stages::{Completion, Ground, Job, JobKind, ListImage, Sealed, Step, retired};
+use crate::stages::{Completion, Job, JobKind, ListImage, Sealed, Shared, Step, retired};
 
 /// Bytes copied in one step: about 20 us, so that a flush never occupies a thread for long.
 const STEP_BYTES: u64 = 256 * 1024;
 
 /// The flush of one memtable.
 pub(super) struct CopyIn {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     tables: Arc<Tables>,
     /// Taken by the last step.
     sealed: Option<(Sealed, ListImage)>,
@@ -43,15 +43,15 @@ pub(super) struct CopyIn {
 
 impl CopyIn {
     pub(super) fn begin(
-        ground: Arc<Ground>,
+        shared: Arc<Shared>,
         tables: Arc<Tables>,
         sealed: Sealed,
         list: ListImage,
     ) -> CopyIn {
-        let bits = ground.options.buffer.filter_bits_per_key;
+        let bits = shared.options.buffer.filter_bits_per_key;
         let filter = (bits > 0).then(|| FilterBuilder::new(sealed.entries, bits));
         CopyIn {
-            ground,
+            shared,
             tables,
             sealed: Some((sealed, list)),
             settled: false,
@@ -97,7 +97,7 @@ impl CopyIn {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
         };
-        let extent = match self.ground.pool.alloc(builder.len_bytes()) {
+        let extent = match self.shared.pool.alloc(builder.len_bytes()) {
             Ok(extent) => extent,
             Err(AllocError::Full { .. }) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -107,7 +107,7 @@ impl CopyIn {
 
     fn complete(&mut self, mut sealed: Sealed, list: ListImage) -> Result<Completion> {
         let filter = self.write_filter()?;
-        let region = self.ground.pool.region();
+        let region = self.shared.pool.region();
         // PERSIST: the table's bytes and its filter before the edit that names them. Reversed, a
         // crash could leave a table of garbage and no log to rebuild it from.
         region.fence(Purpose::Flush);
@@ -126,9 +126,9 @@ impl CopyIn {
             sync(filter.span().off, filter.span().len)?;
         }
         // A table in memory needs its logs until it is drained (B4).
-        let outlives = self.ground.pool_outlives();
+        let outlives = self.shared.pool_outlives();
         let mut logs = take(&mut sealed.logs);
-        failpoint!(LogRetired => self.ground.manifest.commit(Edit { changes: retired(&take(&mut logs)).collect() })?);
+        failpoint!(LogRetired => self.shared.manifest.commit(Edit { changes: retired(&take(&mut logs)).collect() })?);
         let head = list.extent.off() + TABLE_HEADER_BYTES as u64;
         let meta = TableMeta {
             id: sealed.id,

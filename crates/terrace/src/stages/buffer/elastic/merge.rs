@@ -33,7 +33,7 @@ use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::HEIGHT_MAX;
 use crate::parts::skiplist::node::{Node, link_at};
 use crate::parts::snapshots::Stripes;
-use crate::stages::{Completion, EntryCount, Ground, Job, JobKind, Step};
+use crate::stages::{Completion, EntryCount, Job, JobKind, Shared, Step};
 use crate::types::SeqNo;
 
 /// Nodes visited in one step: some tens of microseconds.
@@ -47,7 +47,7 @@ const KEY_STORES: usize = STORES_MAX / 2;
 
 /// One merge.
 pub(super) struct Merge {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     tables: Arc<Tables>,
     newer: Arc<Table>,
     older: Arc<Table>,
@@ -91,13 +91,13 @@ struct Retreat {
 impl Merge {
     /// Prepares the merge of `newer` into `older`, which the caller has marked busy.
     pub(super) fn begin(
-        ground: Arc<Ground>,
+        shared: Arc<Shared>,
         tables: Arc<Tables>,
         newer: Arc<Table>,
         older: Arc<Table>,
         slot: RedoSlot,
     ) -> Result<Merge> {
-        let bits = ground.options.buffer.filter_bits_per_key;
+        let bits = shared.options.buffer.filter_bits_per_key;
         // Entries of an interrupted merge were counted in both tables already; the sum bounds them.
         let entries = newer.body.lock().entries + older.body.lock().entries;
         let filter = (bits > 0).then(|| FilterBuilder::new(entries, bits));
@@ -116,15 +116,15 @@ impl Merge {
         for (level, head) in heads.iter_mut().enumerate() {
             *head = newer.list.next(newer.list.head(), level)?;
         }
-        let mut stripes = ground.snapshots.stripes();
+        let mut stripes = shared.snapshots.stripes();
         failpoint!(MergeStripes => stripes = Stripes::default());
         Ok(Merge {
             fingers: Fingers::at_start(&older.list)?,
             retention: Retention {
                 stripes,
-                dropped: ground.dropped.all(),
+                dropped: shared.dropped.all(),
                 // Range deletes in the two tables are as durable as their entries.
-                ranges: Vec::from_iter(ground.ranges.settled(newer.ages.newest(), None)),
+                ranges: Vec::from_iter(shared.ranges.settled(newer.ages.newest(), None)),
                 // Expired values are left to drains.
                 horizon: 0,
             },
@@ -143,7 +143,7 @@ impl Merge {
             left_out,
             left_out_written,
             retreat: None,
-            ground,
+            shared,
             tables,
             newer,
             older,
@@ -155,14 +155,14 @@ impl Merge {
     fn announce(&mut self) -> Result<()> {
         let edit = Edit::of(Change::changed(TableMeta {
             merging_into: Some(self.older.id),
-            ..self.newer.named(&self.ground)?
+            ..self.newer.named(&self.shared)?
         }));
         // PERSIST: the count before the announcement. Reversed, a crash would leave a merge without
         // a count.
         self.newer.count_left_out(0);
         // PERSIST: the announcement before the first link. Reversed, a crash would leave nodes of
         // the newer table in a list whose filter denies them.
-        self.ground.manifest.commit(edit)?;
+        self.shared.manifest.commit(edit)?;
         self.newer.body.lock().merging_into = Some(Arc::clone(&self.older));
         self.older.ages.raise(self.newer.ages.newest());
         let mut filters = Vec::clone(&self.older.filters.load());
@@ -348,13 +348,13 @@ impl Merge {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
         };
-        let extent = match self.ground.pool.alloc(builder.len_bytes()) {
+        let extent = match self.shared.pool.alloc(builder.len_bytes()) {
             Ok(extent) => extent,
             Err(AllocError::Full { .. }) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
         let filter = builder.finish(&extent, Purpose::Merge);
-        let region = self.ground.pool.region();
+        let region = self.shared.pool.region();
         // PERSIST: the filter before the edit that names it; reversed, a crash could leave a filter
         // of garbage that denies keys.
         region.fence(Purpose::Merge);
@@ -375,10 +375,10 @@ impl Merge {
         let filter = self.write_filter()?;
         let newer_level = self.newer.body.lock().level;
         let level = self.older.body.lock().level.max(newer_level) + 1;
-        let level = level.min(self.ground.options.buffer.levels - 1);
+        let level = level.min(self.shared.options.buffer.levels - 1);
         let (entries, bytes) = (self.entries, self.bytes);
-        let taken = self.newer.named(&self.ground)?;
-        let mut merged = self.older.named(&self.ground)?;
+        let taken = self.newer.named(&self.shared)?;
+        let mut merged = self.older.named(&self.shared)?;
         merged.level = level;
         merged.filter = filter.as_ref().map(|f| f.span());
         (merged.entries, merged.bytes) = (entries, bytes);

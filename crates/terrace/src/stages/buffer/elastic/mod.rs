@@ -42,7 +42,7 @@ use crate::parts::iter::MergeCursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{
-    Buffer, Completion, Drain, EntryCount, Form, Ground, Job, JobKind, NewerVersions, Sealed,
+    Buffer, Completion, Drain, EntryCount, Form, Job, JobKind, NewerVersions, Sealed, Shared,
     Source, Sources, Step, Survival, Urgency,
 };
 use crate::types::{SEQ_MAX, SeqNo};
@@ -69,7 +69,7 @@ const ASKED_MAX: usize = 32;
 
 /// The buffer of one database.
 pub(crate) struct Elastic {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     tables: Arc<Tables>,
 }
 
@@ -93,7 +93,7 @@ impl Tables {
 
 impl Elastic {
     /// Creates a buffer over tables found at recovery.
-    fn over(ground: Arc<Ground>, tables: Vec<Arc<Table>>) -> Elastic {
+    fn over(shared: Arc<Shared>, tables: Vec<Arc<Table>>) -> Elastic {
         let all = Tables::default();
         for table in tables {
             all.insert(table);
@@ -107,13 +107,13 @@ impl Elastic {
             deepest = body.level;
         }
         Elastic {
-            ground,
+            shared,
             tables: Arc::new(all),
         }
     }
 
     fn last_level(&self) -> u32 {
-        self.ground.options.buffer.levels - 1
+        self.shared.options.buffer.levels - 1
     }
 
     /// Returns the two oldest tables of `level`, newer first, if they are neighbours by age and no
@@ -158,13 +158,13 @@ impl Elastic {
 
     /// Begins the merge of a pair that no job owns; `None` if no redo slot is free.
     fn begin_merge(&self, newer: &Arc<Table>, older: &Arc<Table>) -> Result<Option<Box<dyn Job>>> {
-        let Some(slot) = self.ground.redo.slot(terrace_media::Purpose::Merge) else {
+        let Some(slot) = self.shared.redo.slot(terrace_media::Purpose::Merge) else {
             return Ok(None);
         };
         newer.body.lock().busy = true;
         older.body.lock().busy = true;
         let merge = merge::Merge::begin(
-            Arc::clone(&self.ground),
+            Arc::clone(&self.shared),
             Arc::clone(&self.tables),
             Arc::clone(newer),
             Arc::clone(older),
@@ -175,9 +175,9 @@ impl Elastic {
 
     fn move_down(&self, table: Arc<Table>, level: u32) -> Box<dyn Job> {
         table.body.lock().busy = true;
-        let ground = Arc::clone(&self.ground);
+        let shared = Arc::clone(&self.shared);
         Box::new(MoveDown {
-            ground,
+            shared,
             table,
             level,
         })
@@ -191,13 +191,13 @@ impl Buffer for Elastic {
                 "this buffer takes over lists, and the front has none",
             ));
         };
-        let ground = Arc::clone(&self.ground);
+        let shared = Arc::clone(&self.shared);
         let tables = Arc::clone(&self.tables);
-        Ok(Box::new(CopyIn::begin(ground, tables, sealed, list)))
+        Ok(Box::new(CopyIn::begin(shared, tables, sealed, list)))
     }
 
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
-        self.admit(build::list_of(&self.ground, batch, seq)?)
+        self.admit(build::list_of(&self.shared, batch, seq)?)
     }
 
     fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
@@ -215,8 +215,8 @@ impl Buffer for Elastic {
             let bytes = newer.body.lock().bytes + older.body.lock().bytes;
             // A drain takes at least a whole table, and a full disk may have no space for a larger
             // one.
-            let fits = || self.ground.reserve.has_room_for_table(bytes + bytes / 4);
-            if bytes <= self.ground.options.table_bytes_max() && fits() {
+            let fits = || self.shared.reserve.has_room_for_table(bytes + bytes / 4);
+            if bytes <= self.shared.options.table_bytes_max() && fits() {
                 return self.begin_merge(&newer, &older);
             }
             return Ok(Some(self.move_down(older, level + 1)));
@@ -249,12 +249,12 @@ impl Buffer for Elastic {
         };
         let seq_last = newest.body.lock().seq_last;
         let newer = &tables[..tables.len() - taken.len()];
-        let (newer, seq_max) = NewerTables::before(newer, self.ground.survival(), ASKED_MAX);
+        let (newer, seq_max) = NewerTables::before(newer, self.shared.survival(), ASKED_MAX);
         let drained: Vec<_> = taken.iter().rev().cloned().collect();
-        let (drained, _) = NewerTables::before(&drained, self.ground.survival(), usize::MAX);
+        let (drained, _) = NewerTables::before(&drained, self.shared.survival(), usize::MAX);
         let newer = NewerTables {
             all: Arc::clone(&self.tables),
-            survival: self.ground.survival(),
+            survival: self.shared.survival(),
             tables: newer,
             seq_max,
             newest_drained: newest.id,
@@ -264,7 +264,7 @@ impl Buffer for Elastic {
         let ids: Vec<u64> = taken.iter().map(|table| table.id).collect();
         let removed = ids.iter().map(|&id| Change::Removed { owner: &TABLE, id });
         let mut changes: Vec<Change> = removed.collect();
-        if !self.ground.pool_outlives() {
+        if !self.shared.pool_outlives() {
             changes.push(Change::LastSeq { seq: seq_last });
         }
         // Only this drain has them now.
@@ -282,7 +282,7 @@ impl Buffer for Elastic {
             durable,
             edit: Edit { changes },
             logs: logs.concat(),
-            credit: self.ground.credits.open(held, entries),
+            credit: self.shared.credits.open(held, entries),
             count: EntryCount::of(entries),
             forget: Box::new(move || ids.iter().for_each(|&id| all.remove(id))),
             put_back: Some(Box::new(move || {
@@ -427,7 +427,7 @@ impl NewerVersions for NewerTables {
 
 /// Moves a table down that is not to be merged, by an edit alone.
 struct MoveDown {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     table: Arc<Table>,
     level: u32,
 }
@@ -441,7 +441,7 @@ impl Job for MoveDown {
         let (table, level) = (Arc::clone(&self.table), self.level);
         let moved = TableMeta {
             level,
-            ..table.named(&self.ground)?
+            ..table.named(&self.shared)?
         };
         Ok(Step::Done(Completion {
             edit: Edit::of(Change::changed(moved)),

@@ -26,7 +26,7 @@ use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Keep, RangeDelete, RangeSet, Readable, Spans, in_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
 use crate::parts::skiplist::{SkipList, walk};
-use crate::stages::{Ground, Source};
+use crate::stages::{Shared, Source};
 use crate::types::SEQ_MAX;
 
 /// The results of recovering the buffer.
@@ -39,11 +39,11 @@ pub(crate) struct Recovered {
 /// Opens every table that the manifest names. `rebuild` is called with the bytes done and the total
 /// if lists must be built from their nodes.
 pub(crate) fn recover(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     links_lost: bool,
     rebuild: &mut dyn FnMut(u64, u64),
 ) -> Result<(Elastic, Recovered)> {
-    let metas: Vec<TableMeta> = ground
+    let metas: Vec<TableMeta> = shared
         .manifest
         .with_state(|state| state.items().cloned().collect());
     let mut recovered = Recovered::default();
@@ -53,7 +53,7 @@ pub(crate) fn recover(
     let mut headers = BTreeMap::new();
     let mut recounted = Vec::new();
     for meta in &metas {
-        let table = open_table(ground, meta, &mut headers)?;
+        let table = open_table(shared, meta, &mut headers)?;
         if links_lost {
             rebuild_links(&table, &mut |bytes| rebuild(done + bytes, total))?;
             done += meta.bytes;
@@ -65,7 +65,7 @@ pub(crate) fn recover(
     if !recounted.is_empty() {
         // CRASH: until the pool is marked as whole again, the links are rebuilt, and give the same
         // counts.
-        ground.manifest.commit(Edit { changes: recounted })?;
+        shared.manifest.commit(Edit { changes: recounted })?;
     }
     for meta in &metas {
         let Some(into) = meta.merging_into else {
@@ -98,8 +98,8 @@ pub(crate) fn recover(
     for table in &tables {
         ranges.extend(in_list(&table.list)?);
     }
-    ground.ranges.add(ranges, &Readable::later(), true);
-    Ok((Elastic::over(Arc::clone(ground), tables), recovered))
+    shared.ranges.add(ranges, &Readable::later(), true);
+    Ok((Elastic::over(Arc::clone(shared), tables), recovered))
 }
 
 /// Returns the change that records the number of entries of a rebuilt table. A table that is being
@@ -117,8 +117,8 @@ fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Option<Change>
 }
 
 /// Returns whether links in the pool may be invalid.
-pub(crate) fn links_lost(ground: &Ground) -> bool {
-    let pool = &ground.pool;
+pub(crate) fn links_lost(shared: &Shared) -> bool {
+    let pool = &shared.pool;
     failpoint!(MediumOfNow => return pool.shutdown() == Shutdown::PowerLost && pool.medium() == Medium::Mapped);
     pool.pages_lost()
 }
@@ -126,11 +126,11 @@ pub(crate) fn links_lost(ground: &Ground) -> bool {
 /// Opens a table. `headers` has the ids in the headers of all extents so far: each is the id of the
 /// memtable that was copied there, so no two are equal, unless a copy went to a wrong place.
 fn open_table(
-    ground: &Ground,
+    shared: &Shared,
     meta: &TableMeta,
     headers: &mut BTreeMap<u64, u64>,
 ) -> Result<Table> {
-    let region = ground.pool.region();
+    let region = shared.pool.region();
     let mut extents = Vec::with_capacity(meta.extents.len());
     for extent in &meta.extents {
         let off = extent.span.off;
@@ -161,7 +161,7 @@ fn open_table(
                 extent.used, extent.span.len
             )));
         }
-        extents.push((ground.pool.adopt(extent.span)?, extent.used));
+        extents.push((shared.pool.adopt(extent.span)?, extent.used));
     }
     let first = meta.extents.first().map(|extent| extent.span.off);
     if first.map(|off| off + TABLE_HEADER_BYTES as u64) != Some(meta.head) {
@@ -173,11 +173,11 @@ fn open_table(
         )));
     }
     let filters = match meta.filter {
-        Some(span) => vec![Arc::new(Filter::open(ground.pool.adopt(span)?)?)],
+        Some(span) => vec![Arc::new(Filter::open(shared.pool.adopt(span)?)?)],
         None => Vec::new(),
     };
     let body = Body {
-        level: meta.level.min(ground.options.buffer.levels - 1),
+        level: meta.level.min(shared.options.buffer.levels - 1),
         extents,
         entries: meta.entries,
         bytes: meta.bytes,

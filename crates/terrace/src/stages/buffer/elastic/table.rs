@@ -32,7 +32,7 @@ use crate::parts::ranges::{Ages, LateKeys};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
-use crate::stages::{Census, Ground, Lookup, Probe, ReadStats, Readers, Source};
+use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Shared, Source};
 use crate::types::{EntryKind, SeqNo};
 
 /// BOUND: after this many restarts a point read takes the gate, and the merge waits for it.
@@ -86,9 +86,9 @@ impl Body {
 impl Table {
     /// Returns the table as the manifest names it. Only the job that has marked the table as busy
     /// may replace it there.
-    pub(super) fn named(&self, ground: &Ground) -> Result<TableMeta> {
+    pub(super) fn named(&self, shared: &Shared) -> Result<TableMeta> {
         let item = |state: &State| state.item(&TABLE, self.id).cloned();
-        ground.manifest.with_state(item).ok_or_else(|| {
+        shared.manifest.with_state(item).ok_or_else(|| {
             Error::corruption(format!("the manifest no longer names table {}", self.id))
         })
     }

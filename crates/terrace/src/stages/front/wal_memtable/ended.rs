@@ -11,18 +11,18 @@ use super::files::{LogFiles, end_log};
 use super::memtable::{self, Memtable};
 use super::{FlushTo, append_failed, not_published};
 use crate::error::Result;
-use crate::stages::Ground;
+use crate::stages::Shared;
 
 /// Waits until all writers of a sealed memtable are done. Returns whether each of its entries is
 /// durable without it, in a log that is synced.
 pub(super) fn settle(
-    ground: &Ground,
+    shared: &Shared,
     log_files: &LogFiles,
     memtable: &Memtable,
     flush_to: FlushTo,
 ) -> Result<bool> {
     // BOUND: writers that hold numbers of this memtable only have to finish copying.
-    if !ground.sequencer.wait_visible(memtable.seqs().1) {
+    if !shared.sequencer.wait_visible(memtable.seqs().1) {
         return Err(not_published());
     }
     if flush_to == FlushTo::Bottom || !memtable.is_in_place() {
@@ -37,14 +37,14 @@ pub(super) fn settle(
         // Replayed: recovery has left its log to be synced.
         return Ok(false);
     };
-    let tight = ground.reserve.is_tight();
-    let synced = memtable::is_synced(&**log, tight).map_err(|e| append_failed(ground, e))?;
+    let tight = shared.reserve.is_tight();
+    let synced = memtable::is_synced(&**log, tight).map_err(|e| append_failed(shared, e))?;
     log_files.trim(memtable.id, log.bytes());
     match synced {
-        true => end_log(ground, memtable.id, &**log, Some(memtable.seqs().1 + 1)),
+        true => end_log(shared, memtable.id, &**log, Some(memtable.seqs().1 + 1)),
         false => log_files
             .leave_unsynced(memtable.id, Arc::clone(log), Some(memtable.seqs().1 + 1))
-            .map_err(|e| append_failed(ground, e))?,
+            .map_err(|e| append_failed(shared, e))?,
     }
     Ok(synced && !memtable.has_unlogged())
 }

@@ -13,14 +13,14 @@ use terrace_media::{Pool, Prefault};
 use super::memtable::Memtable;
 use super::spare::log_bytes;
 use crate::error::Result;
-use crate::stages::{Completion, Ground, Job, JobKind, Step};
+use crate::stages::{Completion, Job, JobKind, Shared, Step};
 
 /// Bytes of one step: some milliseconds.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// Pieces of memory that are still to be faulted in, the most urgent first.
 pub(super) struct Cold {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     pieces: Mutex<VecDeque<Piece>>,
 }
 
@@ -41,15 +41,15 @@ enum Part {
 }
 
 impl Cold {
-    pub(super) fn new(ground: &Arc<Ground>) -> Arc<Cold> {
+    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Cold> {
         Arc::new(Cold {
-            ground: Arc::clone(ground),
+            shared: Arc::clone(shared),
             pieces: Mutex::default(),
         })
     }
 
     fn add(&self, memtable: &Arc<Memtable>, part: Part) {
-        if self.ground.options.pool.prefault != Prefault::None {
+        if self.shared.options.pool.prefault != Prefault::None {
             self.pieces.lock().push_back(Piece {
                 memtable: Arc::downgrade(memtable),
                 part,
@@ -101,7 +101,7 @@ impl Job for FaultIn {
 
     fn step(&mut self) -> Result<Step> {
         let piece = self.piece.take();
-        if let Some(rest) = piece.and_then(|piece| piece.fault_in(&self.cold.ground.pool)) {
+        if let Some(rest) = piece.and_then(|piece| piece.fault_in(&self.cold.shared.pool)) {
             self.cold.pieces.lock().push_front(rest);
         }
         Ok(Step::Done(Completion::nothing()))

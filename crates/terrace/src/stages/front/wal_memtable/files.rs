@@ -22,7 +22,7 @@ use crate::metrics::human_bytes;
 use crate::parts::log::{FileLog, Log, LogOf, replay_file};
 use crate::parts::reserve::{Reserve, Row, is_full};
 use crate::stages::names::{is_log_of, log_file_id, log_file_name};
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 use crate::types::{DbId, SeqNo};
 
 /// Files that are kept for future logs: at least the first number, and as many as one drain retires
@@ -39,7 +39,7 @@ const UNSYNCED: usize = 64;
 
 /// The log files of one database.
 pub(super) struct LogFiles {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     db: DbId,
     folder: Folder,
     /// A larger file is not kept for another log.
@@ -78,20 +78,20 @@ impl LogFiles {
     /// Manages the log files in `folder`; those of logs that take at most `kept_bytes_max` are
     /// reused. All logs together may take `bytes_max`.
     pub(super) fn new(
-        ground: &Arc<Ground>,
+        shared: &Arc<Shared>,
         folder: Folder,
         kept_bytes_max: u64,
         bytes_max: u64,
     ) -> LogFiles {
         let drained = bytes_max / 4 / kept_bytes_max.max(1);
         LogFiles {
-            ground: Arc::clone(ground),
-            db: ground.manifest.db(),
+            shared: Arc::clone(shared),
+            db: shared.manifest.db(),
             folder,
             kept_bytes_max,
             idle_max: drained.clamp(IDLE.0, IDLE.1) as usize,
             bytes_max,
-            reserve: Arc::clone(&ground.reserve),
+            reserve: Arc::clone(&shared.reserve),
             files: Mutex::default(),
         }
     }
@@ -170,7 +170,7 @@ impl LogFiles {
 
     /// Finds the files of the logs that the manifest names, and removes those of other logs of the
     /// database. Their ids, and those in the names of foreign files, are not reused.
-    pub(super) fn find(&self, named: &[u64], ground: &Ground) -> Result<()> {
+    pub(super) fn find(&self, named: &[u64], shared: &Shared) -> Result<()> {
         let Folder { fs, dir } = &self.folder;
         let names = fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
         // Before anything is removed: an outdated manifest names too few logs, and the right one
@@ -183,7 +183,7 @@ impl LogFiles {
                 self.path(lost).display()
             )));
         }
-        let next_id = ground.manifest.with_state(|state| state.next_id);
+        let next_id = shared.manifest.with_state(|state| state.next_id);
         let ids = || names.iter().filter_map(|name| log_file_id(name));
         if let Some(newer) = ids().find(|&id| id >= next_id && self.has_records(id)) {
             return Err(Error::corruption(format!(
@@ -196,14 +196,14 @@ impl LogFiles {
         for id in ids() {
             let path = self.path(id);
             if named.contains(&id) {
-                ground.skip_ids(id + 1);
+                shared.skip_ids(id + 1);
                 let len = fs.open(&path, OpenMode::Read).and_then(|file| file.len());
                 let len = len.map_err(|e| Error::io("read the log", &path, e))?;
                 self.files.lock().live.insert(id, len);
             } else if !is_log_of(&**fs, &path, self.db) {
-                ground.pass_over(id);
+                shared.pass_over(id);
             } else {
-                ground.skip_ids(id.saturating_add(1));
+                shared.skip_ids(id.saturating_add(1));
                 fs.remove(&path)
                     .map_err(|e| Error::io("remove the log, which is not needed,", &path, e))?;
             }
@@ -274,7 +274,7 @@ impl LogFiles {
         if files.unsynced.contains_key(&id) {
             synced?;
             files.unsynced.remove(&id);
-            end_log(&self.ground, id, &*left.log, left.next_seq);
+            end_log(&self.shared, id, &*left.log, left.next_seq);
         }
         Ok(())
     }
@@ -342,13 +342,13 @@ impl LogFiles {
 /// Records the end of a log that takes no more records, once it is synced: in the log itself, if
 /// the number after its last is known, and in the manifest. If that fails, the log remains valid
 /// without it.
-pub(super) fn end_log(ground: &Ground, id: u64, log: &dyn Log, next_seq: Option<SeqNo>) {
+pub(super) fn end_log(shared: &Shared, id: u64, log: &dyn Log, next_seq: Option<SeqNo>) {
     if let Some(next_seq) = next_seq {
         let _ = log.seal(next_seq);
     }
     // PERSIST: the records before the edit that names their end. Reversed, a power loss would make
     // a sound database look damaged.
     if let Some(end) = log.durable_end() {
-        ground.manifest.note_log_end(id, end);
+        shared.manifest.note_log_end(id, end);
     }
 }

@@ -40,7 +40,7 @@ use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
 use crate::parts::sequence::Taking;
 use crate::stages::{
-    Deletes, Form, Front, FrontShape, Ground, Job, ListImage, Pending, Replay, Rotated, Sealed,
+    Deletes, Form, Front, FrontShape, Job, ListImage, Pending, Replay, Rotated, Sealed, Shared,
     Source, Sources, Spares, WritersHeld, Written,
 };
 use crate::types::{Durability, SeqNo};
@@ -58,7 +58,7 @@ pub(crate) struct WalMemtable {
     /// for all, never written. `None`: each memtable has its own extent, where its flush goes.
     anchor: Option<Arc<Extent>>,
     flush_to: FlushTo,
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     tables: Arc<Tables>,
     /// Guards sequence numbers, log places and memtable places, and the choice of `active`.
     /// LOCK: first of all locks of the write path.
@@ -94,12 +94,12 @@ pub(crate) enum FlushTo {
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 
 /// Returns the sizes of the front of a database that is opened with these options.
-pub(crate) fn shape(ground: &Ground) -> FrontShape {
-    let front = &ground.options.front;
+pub(crate) fn shape(shared: &Shared) -> FrontShape {
+    let front = &shared.options.front;
     // The batch's own memtable, its log, and its copy in the bottom must fit at one time. A small
     // disk makes no batch invalid.
     let batch_bytes =
-        (ground.options.pool.size_bytes / 8).max(ground.stated.front.memtable_bytes / 2);
+        (shared.options.pool.size_bytes / 8).max(shared.stated.front.memtable_bytes / 2);
     FrontShape {
         memtable_bytes: front.memtable_bytes,
         sealed_count_max: front.sealed_count_max,
@@ -156,8 +156,8 @@ impl WalMemtable {
 /// Stops all writing and returns the error of a failed append. Never `Full`, even if the system
 /// reports that: it would promise that nothing of the write is visible and that other writes go on.
 /// The record may be in the log, and no write follows it.
-fn append_failed(ground: &Ground, e: std::io::Error) -> Error {
-    ground.sequencer.break_off();
+fn append_failed(shared: &Shared, e: std::io::Error) -> Error {
+    shared.sequencer.break_off();
     Error::new(
         ErrorKind::Io,
         format!(
@@ -194,9 +194,9 @@ impl WalMemtable {
         let sealed = memtables.len() - 1;
         for (at, memtable) in memtables.iter().enumerate().filter(|(_, m)| m.id <= id) {
             if let Some(log) = &memtable.log {
-                log.sync().map_err(|e| append_failed(&self.ground, e))?;
+                log.sync().map_err(|e| append_failed(&self.shared, e))?;
                 if at < sealed {
-                    end_log(&self.ground, memtable.id, &**log, None);
+                    end_log(&self.shared, memtable.id, &**log, None);
                 }
             }
         }
@@ -206,13 +206,13 @@ impl WalMemtable {
     /// Syncs the logs that memtables have left unsynced when they became tables in memory.
     fn sync_left(&self) -> Result<()> {
         let left = self.log_files.sync_left();
-        left.map_err(|e| append_failed(&self.ground, e))
+        left.map_err(|e| append_failed(&self.shared, e))
     }
 }
 
 impl Front for WalMemtable {
     fn shape(&self) -> FrontShape {
-        shape(&self.ground)
+        shape(&self.shared)
     }
 
     fn write(
@@ -221,7 +221,7 @@ impl Front for WalMemtable {
         durability: Durability,
         refusals: u64,
     ) -> Result<Written<'_>> {
-        let sequencer = &self.ground.sequencer;
+        let sequencer = &self.shared.sequencer;
         let count = batch.len() as u64;
         let logged = durability != Durability::Volatile;
         let commit = self.commit.lock();
@@ -230,7 +230,7 @@ impl Front for WalMemtable {
         }
         // Under the lock under which the drop takes its number: an acknowledged write is before the
         // drop.
-        if self.ground.dropped.refusals() != refusals {
+        if self.shared.dropped.refusals() != refusals {
             return Ok(Written::KeyspaceDropped);
         }
         let memtable = self.active.load();
@@ -258,7 +258,7 @@ impl Front for WalMemtable {
         memtable.count(first, count, batch.deletes());
         if !logged {
             memtable.mark_unlogged();
-            let newest = &self.ground.newest_unlogged;
+            let newest = &self.shared.newest_unlogged;
             newest.store(first + count - 1, Ordering::Relaxed);
         }
         let ranges = match batch.ranges() {
@@ -277,13 +277,13 @@ impl Front for WalMemtable {
         let lost = canary::breaks(Canary::LogRecord) && first.is_multiple_of(16);
         let mut placed = None;
         if let (Some(log), Some(slot), false) = (log, slot, lost) {
-            if matches!(self.ground.pool.medium(), terrace_media::Medium::Dram) {
-                self.ground
+            if matches!(self.shared.pool.medium(), terrace_media::Medium::Dram) {
+                self.shared
                     .counters
                     .add(OpCounter::LogFileBytes, slot.bytes());
             }
             let record = log.place(slot, first, &mut batch.payload);
-            placed = Some((log, record.map_err(|e| append_failed(&self.ground, e))?));
+            placed = Some((log, record.map_err(|e| append_failed(&self.shared, e))?));
         }
         let mut at = 0;
         let mut entries = (first..)
@@ -295,8 +295,8 @@ impl Front for WalMemtable {
             at += memtable.insert(approach, &mut claim, at, &entry, hash, seq)?;
         }
         if !ranges.is_empty() {
-            let readable = self.ground.readable();
-            self.ground.ranges.add(ranges, &readable, logged);
+            let readable = self.shared.readable();
+            self.shared.ranges.add(ranges, &readable, logged);
             pending.needs_view = true;
         }
         if let Some((log, record)) = placed {
@@ -337,7 +337,7 @@ impl Front for WalMemtable {
     }
 
     fn reserve(&self, upto: SeqNo) -> Result<Option<(Taking, WritersHeld<'_>)>> {
-        let sequencer = &self.ground.sequencer;
+        let sequencer = &self.shared.sequencer;
         let commit = self.commit.lock();
         let first = sequencer.last_taken() + 1;
         if first > upto {
@@ -403,7 +403,7 @@ impl Front for WalMemtable {
         let (seq_first, seq_last) = memtable.seqs();
         let id = memtable.id;
         let tables = Arc::clone(&self.tables);
-        let ground = Arc::clone(&self.ground);
+        let shared = Arc::clone(&self.shared);
         let log_files = Arc::clone(&self.log_files);
         let flush_to = self.flush_to;
         let form = match flush_to {
@@ -426,7 +426,7 @@ impl Front for WalMemtable {
             logs: memtable.logs.clone(),
             open: Box::new(move || opened.cursor()),
             form,
-            settle: Box::new(move || settle(&ground, &log_files, &memtable, flush_to)),
+            settle: Box::new(move || settle(&shared, &log_files, &memtable, flush_to)),
             forget: Box::new(move || {
                 let sealed = &mut tables.0.lock().sealed;
                 if let Some(at) = sealed.iter().position(|sealed| sealed.memtable.id == id) {
@@ -454,7 +454,7 @@ impl Front for WalMemtable {
 
     fn sync_logs(&self) -> Result<SeqNo> {
         // Before the sync: it may miss entries that become visible meanwhile.
-        let upto = self.ground.sequencer.visible();
+        let upto = self.shared.sequencer.visible();
         self.sync(u64::MAX).map(|()| upto)
     }
 
@@ -465,7 +465,7 @@ impl Front for WalMemtable {
             self.active.load_full()
         };
         // BOUND: writers that hold numbers only have to finish copying.
-        let sequencer = &self.ground.sequencer;
+        let sequencer = &self.shared.sequencer;
         if !sequencer.wait_visible(sequencer.last_taken()) {
             return Err(not_published());
         }
@@ -475,7 +475,7 @@ impl Front for WalMemtable {
         for memtable in self.memtables().iter().chain(&spare) {
             if let Some(log) = &memtable.log {
                 let next_seq = memtable.seqs().1 + 1;
-                end_log(&self.ground, memtable.id, &**log, Some(next_seq));
+                end_log(&self.shared, memtable.id, &**log, Some(next_seq));
             }
         }
         let mut logs: Vec<u64> = spare.iter().flat_map(|s| s.logs.clone()).collect();

@@ -25,58 +25,58 @@ use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::{ErrorKind, Result};
 use crate::parts::manifest::{LogMeta, LogPlace, State};
 use crate::parts::reserve::Row;
-use crate::stages::{Folder, Ground};
+use crate::stages::{Folder, Shared};
 
 /// Finds the logs and creates the front; replay.rs replays them.
 pub(crate) fn recover(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     files: Folder,
     flush_to: FlushTo,
 ) -> Result<WalMemtable> {
-    let memtable = ground.options.front.memtable_bytes;
+    let memtable = shared.options.front.memtable_bytes;
     let log_files = Arc::new(LogFiles::new(
-        ground,
+        shared,
         files,
         log_bytes(memtable),
-        ground.options.front.log_bytes_max,
+        shared.options.front.log_bytes_max,
     ));
-    let logs = ground.manifest.with_state(|state| state.logs.clone());
+    let logs = shared.manifest.with_state(|state| state.logs.clone());
     let is_file = |log: &LogMeta| log.place == LogPlace::File;
     let in_files = logs.iter().filter(|(_, log)| is_file(log));
     let named: Vec<u64> = in_files.map(|(id, _)| *id).collect();
-    if !ground.pool_outlives() {
-        log_files.find(&named, ground)?;
+    if !shared.pool_outlives() {
+        log_files.find(&named, shared)?;
     }
     let mut found = VecDeque::new();
     for (id, log) in logs {
-        ground.skip_ids(id + 1);
+        shared.skip_ids(id + 1);
         let place = match log.place {
-            LogPlace::Pool(span) => FoundPlace::Pool(ground.pool.adopt(span)?),
+            LogPlace::Pool(span) => FoundPlace::Pool(shared.pool.adopt(span)?),
             LogPlace::File => FoundPlace::File,
         };
         found.push_back(FoundLog::new((id, log.end), place, &log_files));
     }
-    retire_empty(ground, &mut found)?;
-    let arenas = Arc::new(Arenas::new(&ground.memory));
-    if ground.options.pool.prefault == Prefault::All && ground.pool_outlives() {
+    retire_empty(shared, &mut found)?;
+    let arenas = Arc::new(Arenas::new(&shared.memory));
+    if shared.options.pool.prefault == Prefault::All && shared.pool_outlives() {
         // The active one, the spare, and those that wait for their flush.
-        arenas.stock(2 + ground.options.front.sealed_count_max, memtable)?;
+        arenas.stock(2 + shared.options.front.sealed_count_max, memtable)?;
     }
     // Without a pool the memory of a memtable is its extent.
     let anchor = match flush_to {
-        FlushTo::Bottom if ground.pool_outlives() => Some(ground.pool.alloc(1)?),
+        FlushTo::Bottom if shared.pool_outlives() => Some(shared.pool.alloc(1)?),
         FlushTo::Bottom | FlushTo::Pool => None,
     };
     // A database that is being created has no reserve, and its creator wants to put.
-    let small = ground.manifest.with_state(State::has_data);
-    let small = small.then(|| Size::on_reserve(ground, None));
+    let small = shared.manifest.with_state(State::has_data);
+    let small = small.then(|| Size::on_reserve(shared, None));
     let logs: Vec<u64> = match anchor {
         Some(_) => Vec::new(),
         None => found.iter().map(|log| log.bytes).collect(),
     };
-    let size = Size::first(ground, &logs);
+    let size = Size::first(shared, &logs);
     let make =
-        |size, small| new_memtable(ground, &log_files, &arenas, anchor.as_ref(), size, small);
+        |size, small| new_memtable(shared, &log_files, &arenas, anchor.as_ref(), size, small);
     let active = match make(size, small) {
         // The previous opening may have had smaller memtables, and kept space for one of those in
         // the pool. On a disk, kills may have left logs of openings that took all of the reserve
@@ -87,7 +87,7 @@ pub(crate) fn recover(
         made => made?,
     };
     let active = Arc::new(active);
-    let cold = Cold::new(ground);
+    let cold = Cold::new(shared);
     cold.add_table(&active);
     let shown = Shown {
         active: Arc::clone(&active),
@@ -96,7 +96,7 @@ pub(crate) fn recover(
     Ok(WalMemtable {
         anchor,
         flush_to,
-        ground: Arc::clone(ground),
+        shared: Arc::clone(shared),
         tables: Arc::new(Tables(Mutex::new(shown))),
         commit: Mutex::new(()),
         active: ArcSwap::new(active),

@@ -30,7 +30,7 @@ use crate::parts::manifest::Edit;
 use crate::parts::ranges::{RangeDelete, Readable};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{
-    Ground, Replay, ReplaySealed, ReplaySize, ReplayStart, Replayed, ReplayedLog, retired,
+    Replay, ReplaySealed, ReplaySize, ReplayStart, Replayed, ReplayedLog, Shared, retired,
 };
 use crate::types::{EntryKind, SeqNo};
 
@@ -66,18 +66,18 @@ pub(super) enum FoundPlace {
 
 impl FoundLog {
     /// Returns whether it is in the pool and has no record. A damaged log is not empty.
-    fn is_empty(&self, ground: &Ground) -> bool {
+    fn is_empty(&self, shared: &Shared) -> bool {
         let FoundPlace::Pool(extent) = &self.place else {
             return false;
         };
         let log = LogOf {
-            db: ground.manifest.db(),
+            db: shared.manifest.db(),
             id: self.id,
             end: self.end,
         };
         // The first record ends it.
         let first = &mut |_: RecordView<'_>| Err(None::<DecodeError>);
-        replay_pool(ground.pool.region(), extent.span(), log, first).is_ok()
+        replay_pool(shared.pool.region(), extent.span(), log, first).is_ok()
     }
 
     pub(super) fn new(
@@ -104,10 +104,10 @@ impl FoundLog {
 /// before they took a write. In a nearly full pool the first memtable and replays need their space.
 ///
 /// CRASH: before the edit the next opening finds them again, after it their extents are free.
-pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> Result<()> {
+pub(super) fn retire_empty(shared: &Shared, found: &mut VecDeque<FoundLog>) -> Result<()> {
     let empty: Vec<u64> = found
         .iter()
-        .filter(|log| log.is_empty(ground))
+        .filter(|log| log.is_empty(shared))
         .map(|log| log.id)
         .collect();
     if empty.is_empty() {
@@ -116,7 +116,7 @@ pub(super) fn retire_empty(ground: &Ground, found: &mut VecDeque<FoundLog>) -> R
     let changes = retired(&empty).collect();
     // PERSIST: the edit before the extents are free. Reversed, a crash could leave the name of a
     // log on space that has been given to something else.
-    ground.manifest.commit(Edit { changes })?;
+    shared.manifest.commit(Edit { changes })?;
     found.retain(|log| !empty.contains(&log.id));
     Ok(())
 }
@@ -144,7 +144,7 @@ struct Ended {
 
 /// The state of the front that one replay uses, on any thread.
 struct Replayer {
-    ground: Arc<Ground>,
+    shared: Arc<Shared>,
     log_files: Arc<LogFiles>,
     arenas: Arc<Arenas>,
     /// Stands for the places of memtables that go to files.
@@ -158,13 +158,13 @@ impl Replayer {
     fn memtable(&self, log: &FoundLog, bytes: u64) -> Result<Memtable> {
         let extent = match &self.anchor {
             Some(anchor) => Arc::clone(anchor),
-            None => self.ground.pool.alloc(bytes)?,
+            None => self.shared.pool.alloc(bytes)?,
         };
-        let in_place = !self.ground.pool_outlives();
+        let in_place = !self.shared.pool_outlives();
         // The log's id names no table until the first of its memtables does.
         let id = match log.done {
             0 => log.id,
-            _ => self.ground.next_id(),
+            _ => self.shared.next_id(),
         };
         let mut memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place)?;
         memtable.logs.push(log.id);
@@ -179,7 +179,7 @@ impl Replayer {
         let mut expiring = false;
         let (mut at, mut taken, mut seq_last) = (0, log.done, 0);
         let file = match log.place {
-            FoundPlace::File if log.end.is_none() && !self.ground.options.read_only => {
+            FoundPlace::File if log.end.is_none() && !self.shared.options.read_only => {
                 let path = self.log_files.path(log.id);
                 let file = FileLog::found(self.log_files.fs(), &path, log.id);
                 Some(file.map_err(|e| Error::io("open the log", &path, e))?)
@@ -198,7 +198,7 @@ impl Replayer {
             Ok(())
         })?;
         if expiring {
-            self.ground.time.begin();
+            self.shared.time.begin();
         }
         if let FoundPlace::Pool(extent) = &log.place {
             // A process crash leaves records in the page cache only, and replay relies on them from
@@ -206,7 +206,7 @@ impl Replayer {
             let region = extent.region();
             region
                 .sync(extent.off(), replayed.bytes as usize)
-                .map_err(|e| append_failed(&self.ground, e))?;
+                .map_err(|e| append_failed(&self.shared, e))?;
             memtable.kept = Some(Arc::clone(extent));
         }
         if let Some(file) = &file {
@@ -265,13 +265,13 @@ impl Replayer {
             Ok(())
         };
         let found = LogOf {
-            db: self.ground.manifest.db(),
+            db: self.shared.manifest.db(),
             id: log.id,
             end: log.end,
         };
         let end = match &log.place {
             FoundPlace::Pool(extent) => {
-                let region = self.ground.pool.region();
+                let region = self.shared.pool.region();
                 replay_pool(region, extent.span(), found, &mut record)
             }
             FoundPlace::File => {
@@ -297,7 +297,7 @@ impl Replayer {
 impl WalMemtable {
     fn replayer(&self) -> Replayer {
         Replayer {
-            ground: Arc::clone(&self.ground),
+            shared: Arc::clone(&self.shared),
             log_files: Arc::clone(&self.log_files),
             arenas: Arc::clone(&self.arenas),
             anchor: self.anchor.clone(),
@@ -323,10 +323,10 @@ impl Replay for WalMemtable {
             log.exact = Some(replayer.measure(log)?);
         }
         let bytes = match log.exact {
-            None => self.ground.options.front.memtable_bytes,
-            Some(exact) if size == ReplaySize::Part && !self.ground.pool_outlives() => {
+            None => self.shared.options.front.memtable_bytes,
+            Some(exact) if size == ReplaySize::Part && !self.shared.pool_outlives() => {
                 // The remaining space must take the copies of these entries in the bottom.
-                let usage = self.ground.pool.usage();
+                let usage = self.shared.pool.usage();
                 let most = usage.largest_free.min(usage.free / 4);
                 most.clamp(exact.first, exact.all.max(exact.first))
             }
@@ -350,7 +350,7 @@ impl Replay for WalMemtable {
 impl ReplayedLog for Ended {
     fn seal(mut self: Box<Self>) -> Result<ReplaySealed> {
         let Replayer {
-            ground,
+            shared,
             log_files,
             tables,
             ..
@@ -358,7 +358,7 @@ impl ReplayedLog for Ended {
         let log = &mut self.log;
         if self.replayed.records == 0 {
             let changes = retired(&[log.id]).collect();
-            ground.manifest.commit(Edit { changes })?;
+            shared.manifest.commit(Edit { changes })?;
             log_files.retire(log.id);
             return Ok(ReplaySealed::All(self.replayed));
         }
@@ -369,18 +369,18 @@ impl ReplayedLog for Ended {
             // A process crash leaves records in the page cache only.
             log_files
                 .leave_unsynced(log.id, file, None)
-                .map_err(|e| append_failed(ground, e))?;
+                .map_err(|e| append_failed(shared, e))?;
         }
         if !self.fits {
             // PERSIST: the log before a table that has some of its entries. Reversed, a power loss
             // could leave that table without the rest of the log, and with it a part of a batch.
-            failpoint!(PartUnsynced skips log_files.sync_left().map_err(|e| append_failed(ground, e))?);
+            failpoint!(PartUnsynced skips log_files.sync_left().map_err(|e| append_failed(shared, e))?);
             memtable.logs.clear();
             (log.done, log.exact) = (self.taken, None);
         }
         let ranges = std::mem::take(&mut self.ranges);
-        ground.ranges.add(ranges, &Readable::later(), true);
-        ground.sequencer.start_after(self.seq_last);
+        shared.ranges.add(ranges, &Readable::later(), true);
+        shared.sequencer.start_after(self.seq_last);
         let sealed = Waiting {
             memtable: Arc::new(memtable),
             taken: false,

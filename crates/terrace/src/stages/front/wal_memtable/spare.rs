@@ -16,7 +16,7 @@ use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::reserve::{LOG_BYTES, Row};
-use crate::stages::{Front, Ground, Spare, SpareBytes, SpareSize, Spares, retired};
+use crate::stages::{Front, Shared, Spare, SpareBytes, SpareSize, Spares, retired};
 
 /// Returns the bytes of the log of a memtable of `table_bytes`. Records of small values are larger
 /// than their nodes, by up to a line; a memtable of such values is sealed a little early.
@@ -44,15 +44,15 @@ fn no_room(e: Error) -> Spare {
 impl WalMemtable {
     /// Makes a spare that takes `batch`.
     pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
-        let usual = || Size::usual(&self.ground, batch);
-        let small = || Size::on_reserve(&self.ground, batch);
+        let usual = || Size::usual(&self.shared, batch);
+        let small = || Size::on_reserve(&self.shared, batch);
         let (size, or) = match size {
             SpareSize::Usual => (usual(), None),
             SpareSize::Small => (small(), None),
             SpareSize::UsualOrSmall => (usual(), Some(small())),
         };
         let spare = new_memtable(
-            &self.ground,
+            &self.shared,
             &self.log_files,
             &self.arenas,
             self.anchor.as_ref(),
@@ -60,7 +60,7 @@ impl WalMemtable {
             or,
         )?;
         spare.populate(0, spare.bump.capacity());
-        spare.prefault_extents(&self.ground.pool);
+        spare.prefault_extents(&self.shared.pool);
         Ok(spare)
     }
 }
@@ -76,13 +76,13 @@ impl WalMemtable {
     /// none, so that a memtable that took the last pieces could keep the database from being opened
     /// again.
     fn hold_for_next_opening(&self) -> bool {
-        if !self.ground.pool_outlives() {
+        if !self.shared.pool_outlives() {
             return true;
         }
         // Only now, since the replay of the logs may have needed all free space.
         let mut held = self.for_next_opening.lock();
         if held.is_empty() {
-            *held = Size::for_next_opening(&self.ground);
+            *held = Size::for_next_opening(&self.shared);
         }
         !held.is_empty()
     }
@@ -99,16 +99,16 @@ impl Spares for WalMemtable {
         filling
             && !self.making.is_locked()
             && self.spare.lock().is_none()
-            && self.sealed_count() < self.ground.options.front.sealed_count_max
+            && self.sealed_count() < self.shared.options.front.sealed_count_max
     }
 
     fn bytes(&self, batch: Option<&Batch>) -> SpareBytes {
-        let Size { table, log, .. } = Size::usual(&self.ground, batch);
+        let Size { table, log, .. } = Size::usual(&self.shared, batch);
         let table = match &self.anchor {
             Some(_) => 0,
             None => table,
         };
-        match self.ground.pool_outlives() {
+        match self.shared.pool_outlives() {
             true => SpareBytes {
                 extents: [log, table],
                 log_file: 0,
@@ -138,7 +138,7 @@ impl Spares for WalMemtable {
             // PERSIST: retired before its extents are free again, which is when it drops, and
             // before its file is reused.
             let changes = retired(&[small.id]).collect();
-            match self.ground.manifest.commit(Edit { changes }) {
+            match self.shared.manifest.commit(Edit { changes }) {
                 Ok(()) => self.log_files.retire(small.id),
                 Err(e) => {
                     let e = Error::from(e);
@@ -186,13 +186,13 @@ pub(super) struct Size {
 
 impl Size {
     /// Returns the size of a memtable that takes `batch`.
-    pub(super) fn usual(ground: &Ground, batch: Option<&Batch>) -> Size {
-        Size::of(ground.options.front.memtable_bytes, batch)
+    pub(super) fn usual(shared: &Shared, batch: Option<&Batch>) -> Size {
+        Size::of(shared.options.front.memtable_bytes, batch)
     }
 
     /// Returns the size of a memtable that takes `batch`, with its log on the reserve.
-    pub(super) fn on_reserve(ground: &Ground, batch: Option<&Batch>) -> Size {
-        let memtable = ground.options.front.memtable_bytes;
+    pub(super) fn on_reserve(shared: &Shared, batch: Option<&Batch>) -> Size {
+        let memtable = shared.options.front.memtable_bytes;
         let size = Size::of(memtable.min(LOG_BYTES / 5 * 4), batch);
         let row = match batch.is_none_or(Batch::deletes_many) {
             true => Row::Ranges,
@@ -208,19 +208,19 @@ impl Size {
     /// bytes into the pool. In a pool with little space it is small: the entries of the logs were
     /// in the pool next to fewer memtables, so all free space is for replaying them. It is the
     /// smallest size if another could take the piece that the longest log needs.
-    pub(super) fn first(ground: &Ground, logs: &[u64]) -> Size {
-        let usual = Size::usual(ground, None);
+    pub(super) fn first(shared: &Shared, logs: &[u64]) -> Size {
+        let usual = Size::usual(shared, None);
         // Every extent has been adopted by now, so this finds out whether the device has space in
         // addition to them.
         let needed = usual.table + usual.log + logs.iter().sum::<u64>();
-        ground.pool.grow_ahead(needed);
-        let room = ground.pool.usage();
+        shared.pool.grow_ahead(needed);
+        let room = shared.pool.usage();
         let longest = logs.iter().max().copied();
         let free = match longest {
             None => room.free,
             Some(_) => room.largest_free,
         };
-        if !ground.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
+        if !shared.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
             return usual;
         }
         let small = Size::of(usual.table.min(LOG_BYTES / 5 * 4), None);
@@ -251,10 +251,10 @@ impl Size {
 
     /// Holds extents for a first memtable of an opening, if there is space for them. Nothing names
     /// them, so the next opening finds them free, however full the pool is.
-    fn for_next_opening(ground: &Ground) -> Vec<Arc<Extent>> {
-        let sizes = [Size::on_reserve(ground, None), Size::least()];
+    fn for_next_opening(shared: &Shared) -> Vec<Arc<Extent>> {
+        let sizes = [Size::on_reserve(shared, None), Size::least()];
         let taken = sizes.into_iter().find_map(|Size { table, log, .. }| {
-            let taken = [log, table].map(|bytes| ground.pool.alloc_tight(bytes));
+            let taken = [log, table].map(|bytes| shared.pool.alloc_tight(bytes));
             taken.into_iter().collect::<Result<_, AllocError>>().ok()
         });
         taken.unwrap_or_default()
@@ -283,34 +283,34 @@ pub(super) fn is_of_pool(e: &Error) -> bool {
 /// Creates a memtable with its place in the pool, if no `anchor` stands for it, and its log, both
 /// named. If a disk has no space for the log, it has the size `small`, if there is one.
 pub(super) fn new_memtable(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     log_files: &LogFiles,
     arenas: &Arc<super::Arenas>,
     anchor: Option<&Arc<Extent>>,
     size: Size,
     small: Option<Size>,
 ) -> Result<Memtable> {
-    match (memtable_of(ground, log_files, arenas, anchor, size), small) {
+    match (memtable_of(shared, log_files, arenas, anchor, size), small) {
         // Logs are in the pool, or else on the disk: that is where a small one fits.
         (Err(e), Some(small))
-            if e.kind() == ErrorKind::Full && ground.pool_outlives() == is_of_pool(&e) =>
+            if e.kind() == ErrorKind::Full && shared.pool_outlives() == is_of_pool(&e) =>
         {
-            memtable_of(ground, log_files, arenas, anchor, small)
+            memtable_of(shared, log_files, arenas, anchor, small)
         }
         (made, _) => made,
     }
 }
 
 fn memtable_of(
-    ground: &Arc<Ground>,
+    shared: &Arc<Shared>,
     log_files: &LogFiles,
     arenas: &Arc<super::Arenas>,
     anchor: Option<&Arc<Extent>>,
     size: Size,
 ) -> Result<Memtable> {
-    let pool = &ground.pool;
-    let in_place = !ground.pool_outlives();
-    let is_small = size.table < ground.options.front.memtable_bytes;
+    let pool = &shared.pool;
+    let in_place = !shared.pool_outlives();
+    let is_small = size.table < shared.options.front.memtable_bytes;
     let alloc = |bytes| match is_small {
         true => pool.alloc_tight(bytes),
         false => pool.alloc(bytes),
@@ -321,11 +321,11 @@ fn memtable_of(
         Some(anchor) => Arc::clone(anchor),
         None => alloc(size.table)?,
     };
-    let id = ground.next_id();
+    let id = shared.next_id();
     let mut memtable = Memtable::new(id, extent, size.table, arenas, in_place)?;
     let (log, place): (Arc<dyn Log>, LogPlace) = match log_extent {
         None => {
-            ground.manifest.check_files()?;
+            shared.manifest.check_files()?;
             let failed = |e| Error::io("create the log", &log_files.path(id), e);
             let log = match size.on_reserve {
                 Some(row) => log_files.create_on_reserve(id, size.log, row),
@@ -341,7 +341,7 @@ fn memtable_of(
                 let text = format!("a log cannot be created: {e}");
                 Error::new(crate::error::ErrorKind::Io, text).because(e)
             };
-            let log = PoolLog::create(extent, (ground.manifest.db(), id), pool.medium())
+            let log = PoolLog::create(extent, (shared.manifest.db(), id), pool.medium())
                 .map_err(failed)?;
             (Arc::new(log), LogPlace::Pool(span))
         }
@@ -352,7 +352,7 @@ fn memtable_of(
         Change::LogCreated { id, place },
         Change::NextId { id: id + 1 },
     ];
-    if let Err(e) = ground.manifest.commit(Edit { changes }) {
+    if let Err(e) = shared.manifest.commit(Edit { changes }) {
         if !e.is_final() {
             // Nothing names it. After a final error something may name it, and it stays.
             log_files.retire(id);

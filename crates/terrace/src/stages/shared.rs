@@ -35,7 +35,7 @@ use super::survival::Survival;
 const OPENING_BYTES: u64 = 16 * LOG_BYTES;
 
 /// The common base of all stages.
-pub(crate) struct Ground {
+pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) manifest: Manifest,
     /// The id of the database.
@@ -81,20 +81,20 @@ pub(crate) struct Folder {
 /// The number of the last opening.
 static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
-impl Ground {
-    /// Creates the ground of a database whose manifest is open.
+impl Shared {
+    /// Creates the shared of a database whose manifest is open.
     pub(crate) fn new(
         pool: Pool,
         manifest: Manifest,
         redo: Arc<RedoArea>,
         options: Options,
         clock: Arc<dyn Clock>,
-    ) -> Ground {
+    ) -> Shared {
         let (ids, last_seq) = manifest.with_state(|state| (state.next_id.max(1), state.last_seq));
         let (totals_before, time) = manifest.with_state(|state| (state.totals, state.time));
         let sequencer = Sequencer::default();
         sequencer.start_after(last_seq);
-        Ground {
+        Shared {
             pool,
             db: manifest.db(),
             manifest,
@@ -121,7 +121,7 @@ impl Ground {
     }
 
     /// Adds a reserve on the disk.
-    pub(crate) fn with_reserve(mut self, reserve: Arc<Reserve>) -> Ground {
+    pub(crate) fn with_reserve(mut self, reserve: Arc<Reserve>) -> Shared {
         self.manifest.lend(&reserve);
         self.reserve = reserve;
         self
