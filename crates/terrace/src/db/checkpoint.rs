@@ -188,8 +188,8 @@ impl DbBuilder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };
-        let (pipeline, _) = design.open(shared, folder, false, &mut |_, _, _| {})?;
-        let engine = Arc::new(Engine::new(Arc::clone(shared), pipeline));
+        let (stages, _) = design.open(shared, folder, false, &mut |_, _, _| {})?;
+        let engine = Arc::new(Engine::new(Arc::clone(shared), stages));
         if shared.survival().frees_logs() {
             engine.absorb_all(cursor, seq, watch)?;
         } else {
@@ -202,7 +202,7 @@ impl DbBuilder {
     pub(super) fn finish_copy(&self, engine: &Engine) -> Result<()> {
         let shared = &engine.shared;
         // Its logs are as after a close; those without records are retired by the next open.
-        engine.pipeline.front.close()?;
+        engine.stages.front.close()?;
         // PERSIST: everything before OPTIONS, which makes the directory a database. Reversed, a
         // crash could leave one that opens and lacks data of the copy.
         shared

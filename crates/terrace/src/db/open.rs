@@ -226,7 +226,7 @@ impl DbBuilder {
             fs: Arc::clone(&self.fs),
             dir: self.path.clone(),
         };
-        let (pipeline, opened) =
+        let (stages, opened) =
             design.open(&shared, files, links_lost, &mut |what, done, total| {
                 self.report(Progress {
                     what,
@@ -236,7 +236,7 @@ impl DbBuilder {
                 });
             })?;
         if self.options.read_only
-            && let Some(replay) = pipeline.front.replay()
+            && let Some(replay) = stages.front.replay()
         {
             check_logs_fit(&shared, replay.logs_left().1)?;
         }
@@ -245,7 +245,7 @@ impl DbBuilder {
         if links_lost {
             shared.pool.mark_recovered()?;
         }
-        let engine = Arc::new(Engine::new(Arc::clone(&shared), pipeline));
+        let engine = Arc::new(Engine::new(Arc::clone(&shared), stages));
         engine.replay_logs(&mut report, &|done, total| {
             self.report(Progress {
                 what: "replaying logs",

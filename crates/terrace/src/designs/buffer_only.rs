@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Opened, RebuildProgress, Recipe, buffered};
-use crate::engine::Pipeline;
+use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::none::NoBottom;
 use crate::stages::buffer::elastic;
@@ -22,7 +22,7 @@ fn open(
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
-) -> Result<(Pipeline, Opened)> {
+) -> Result<(Stages, Opened)> {
     buffered::open(shared, folder, links_lost, progress, |_, _| {
         Ok(Box::new(NoBottom))
     })

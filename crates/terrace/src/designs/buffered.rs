@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Opened, RebuildProgress};
-use crate::engine::Pipeline;
+use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::buffer::elastic;
 use crate::stages::front::wal_memtable::{self, FlushTo};
@@ -18,7 +18,7 @@ pub(super) fn open(
     links_lost: bool,
     progress: RebuildProgress<'_>,
     open_bottom: impl FnOnce(&Folder, RebuildProgress<'_>) -> Result<Box<dyn Bottom>>,
-) -> Result<(Pipeline, Opened)> {
+) -> Result<(Stages, Opened)> {
     let (buffer, found) = elastic::recover::recover(shared, links_lost, &mut |done, total| {
         progress("rebuilding tables", done, total);
     })?;
@@ -28,10 +28,10 @@ pub(super) fn open(
         merges_resumed: found.merges_resumed,
         tables_rebuilt: found.tables_rebuilt,
     };
-    let pipeline = Pipeline {
+    let stages = Stages {
         front: Box::new(front),
         buffer: Some(Box::new(buffer)),
         bottom,
     };
-    Ok((pipeline, opened))
+    Ok((stages, opened))
 }

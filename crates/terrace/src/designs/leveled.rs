@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Opened, Recipe};
-use crate::engine::Pipeline;
+use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
 use crate::stages::front::wal_memtable::{self, FlushTo};
@@ -19,13 +19,13 @@ pub(super) const RECIPE: Recipe = Recipe {
 };
 
 /// Opens the stages; the front comes last, since it allocates space.
-fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Pipeline, Opened)> {
+fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
     let bottom = leveled::recover::recover(shared, &folder, wal_memtable::shape(shared))?;
     let front = wal_memtable::recover::recover(shared, folder, FlushTo::Bottom)?;
-    let pipeline = Pipeline {
+    let stages = Stages {
         front: Box::new(front),
         buffer: None,
         bottom: Box::new(bottom),
     };
-    Ok((pipeline, Opened::default()))
+    Ok((stages, Opened::default()))
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{Opened, RebuildProgress, Recipe, buffered};
-use crate::engine::Pipeline;
+use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
@@ -25,7 +25,7 @@ fn open(
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
-) -> Result<(Pipeline, Opened)> {
+) -> Result<(Stages, Opened)> {
     buffered::open(shared, folder, links_lost, progress, |_, progress| {
         let bottom = repository::recover::recover(shared, links_lost, &mut |done, total| {
             progress("rebuilding the repository", done, total);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{Opened, RebuildProgress, Recipe, buffered};
-use crate::engine::Pipeline;
+use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
 use crate::stages::buffer::elastic;
@@ -26,7 +26,7 @@ fn open(
     folder: Folder,
     links_lost: bool,
     progress: RebuildProgress<'_>,
-) -> Result<(Pipeline, Opened)> {
+) -> Result<(Stages, Opened)> {
     buffered::open(shared, folder, links_lost, progress, |folder, _| {
         let front = wal_memtable::shape(shared);
         Ok(Box::new(leveled::recover::recover(shared, folder, front)?))

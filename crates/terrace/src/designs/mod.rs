@@ -21,7 +21,7 @@ mod owners;
 
 use std::sync::Arc;
 
-use crate::engine::Pipeline;
+use crate::engine::Stages;
 use crate::error::Result;
 use crate::options::Design;
 use crate::stages::{Folder, Shared};
@@ -46,7 +46,7 @@ struct Recipe {
 }
 
 /// Opens the stages over existing data on media; the flag means that links there are invalid.
-type Open = fn(&Arc<Shared>, Folder, bool, RebuildProgress<'_>) -> Result<(Pipeline, Opened)>;
+type Open = fn(&Arc<Shared>, Folder, bool, RebuildProgress<'_>) -> Result<(Stages, Opened)>;
 
 impl Design {
     fn recipe(self) -> Recipe {
@@ -76,7 +76,7 @@ impl Design {
         files: Folder,
         links_lost: bool,
         progress: RebuildProgress<'_>,
-    ) -> Result<(Pipeline, Opened)> {
+    ) -> Result<(Stages, Opened)> {
         (self.recipe().open)(shared, files, links_lost, progress)
     }
 }

@@ -185,7 +185,7 @@ impl Engine {
                 Wait::for_work(self.refusals())
             }
         };
-        let bytes_for = |batch| self.pipeline.spare_bytes(batch);
+        let bytes_for = |batch| self.stages.spare_bytes(batch);
         let larger = match need {
             Need::Memtable(batch) => Some(bytes_for(Some(*batch))),
             _ => None,
@@ -237,7 +237,7 @@ impl Engine {
     /// Returns the bytes of the largest memtable that a caller needs, at least those of the usual
     /// size.
     pub(super) fn largest_needed(&self) -> SpareBytes {
-        let usual = self.pipeline.spare_bytes(None);
+        let usual = self.stages.spare_bytes(None);
         let needed = self.larger_needed.lock();
         needed.iter().copied().fold(usual, SpareBytes::max)
     }
@@ -251,9 +251,9 @@ impl Engine {
             Need::Jobs => return self.wait(Awaits::Jobs, held, wait),
         };
         let rights = Rights::of(need, self.disk_full().is_some());
-        let sealed = self.pipeline.front.sealed_count();
+        let sealed = self.stages.front.sealed_count();
         let sealed_max = self.shape.sealed_count_max;
-        let lack = self.spare_lacks(&self.headroom(), self.pipeline.spare_bytes(batch));
+        let lack = self.spare_lacks(&self.headroom(), self.stages.spare_bytes(batch));
         let awaits = match next(sealed, sealed_max, lack, rights) {
             Next::AwaitFlush => Awaits::Flush,
             Next::AwaitLogs => Awaits::Logs,
@@ -284,9 +284,9 @@ impl Engine {
         let is_tight = self.shared.reserve.is_tight();
         // Puts on the reserve have to give back as much as they take from it.
         if is_tight
-            && self.pipeline.buffer.is_none()
+            && self.stages.buffer.is_none()
             && wait.drains.is_none()
-            && (!wait.is_of_put || self.pipeline.front.has_mostly_deletes())
+            && (!wait.is_of_put || self.stages.front.has_mostly_deletes())
         {
             wait.drains = Some(self.shared.reserve.want_drains());
         }
@@ -303,8 +303,8 @@ impl Engine {
         let frees_by_deletes = match awaits {
             Awaits::Space => true,
             // Instead of an empty memtable, each put would take another log from the reserve.
-            Awaits::Disk(_) => self.pipeline.front.has_active_before(SeqNo::MAX),
-            Awaits::Flush => is_tight && self.pipeline.bottom.is_outside_pool(),
+            Awaits::Disk(_) => self.stages.front.has_active_before(SeqNo::MAX),
+            Awaits::Flush => is_tight && self.stages.bottom.is_outside_pool(),
             _ => false,
         };
         let is_held = matches!(&awaits, Awaits::Disk(why) if is_held_by_readers(why));
@@ -372,12 +372,12 @@ impl Engine {
     /// would fill the memtable. Returns false if it contains no such deletes, or if there is no
     /// memtable to replace it.
     fn flush_deletes(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
-        let front = &self.pipeline.front;
+        let front = &self.stages.front;
         let (least, size) = match awaits {
             // A put that finds no space must not fill the memtable of another caller, which is on
             // the reserve.
             Awaits::Space | Awaits::Flush
-                if !self.pipeline.bottom.is_outside_pool() || self.shared.reserve.is_tight() =>
+                if !self.stages.bottom.is_outside_pool() || self.shared.reserve.is_tight() =>
             {
                 (Deletes::Single, SpareSize::Small)
             }
@@ -408,7 +408,7 @@ impl Engine {
         let for_disk = match awaits {
             Awaits::Disk(_) => true,
             Awaits::Space | Awaits::Flush => {
-                self.pipeline.bottom.is_outside_pool() && self.shared.reserve.is_tight()
+                self.stages.bottom.is_outside_pool() && self.shared.reserve.is_tight()
             }
             _ => false,
         };
@@ -481,7 +481,7 @@ impl Engine {
 
     /// Makes a spare of this size.
     pub(crate) fn prepare_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Spare> {
-        let Some(spares) = self.pipeline.front.spares() else {
+        let Some(spares) = self.stages.front.spares() else {
             // `rotate` of such a front has found no space, or there would be no need.
             return Ok(Spare::PoolFull);
         };
@@ -493,9 +493,9 @@ impl Engine {
     pub(super) fn spare_lacks(&self, headroom: &Headroom, bytes: SpareBytes) -> Option<Lack> {
         // A log of the active memtable is retired only after the next memtable is installed. That
         // memtable is admitted, and its log may exceed the cap, if there is nothing else to drain.
-        let buffer = self.pipeline.buffer.as_ref();
+        let buffer = self.stages.buffer.as_ref();
         let drainable = || {
-            self.pipeline.front.sealed_count() > 0
+            self.stages.front.sealed_count() > 0
                 || buffer.is_some_and(|buffer| buffer.table_count() > 0)
         };
         if !headroom.allows(bytes) {

@@ -51,17 +51,15 @@ impl Job for SyncRanges {
     }
 
     fn step(&mut self) -> Result<Step> {
-        let Engine {
-            shared, pipeline, ..
-        } = &*self.0;
+        let Engine { shared, stages, .. } = &*self.0;
         let ranges = shared.ranges.set_above(|| None);
-        let covers = ranges.is_some_and(|ranges| pipeline.bottom.is_covered(&ranges));
+        let covers = ranges.is_some_and(|ranges| stages.bottom.is_covered(&ranges));
         let is_full = self.0.disk_full().is_some() || self.0.headroom().pool_is_short();
         if covers || is_full {
             // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a
             // power loss could lose them, and not bring back what they had hidden.
             let (before, begun) = (shared.ranges.durable(), Since::now());
-            shared.ranges.mark_synced(pipeline.front.sync_logs()?);
+            shared.ranges.mark_synced(stages.front.sync_logs()?);
             if shared.ranges.durable() > before {
                 // Jobs that wait for disk space may hold covered data now: they free it when they
                 // try again.

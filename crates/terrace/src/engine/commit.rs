@@ -42,7 +42,7 @@ impl Engine {
                 // The record may be half written, and numbers after it are taken.
                 _ => self.fail(e),
             };
-            let front = &self.pipeline.front;
+            let front = &self.stages.front;
             let written = front.write(batch, durability, refusals);
             match written.inspect_err(failed)? {
                 Written::Pending(pending) => {
@@ -118,7 +118,7 @@ impl Engine {
             )));
         }
         // A memtable of its own size would be memory outside the plan.
-        let bytes_for = |batch| self.pipeline.spare_bytes(batch);
+        let bytes_for = |batch| self.stages.spare_bytes(batch);
         if bytes_for(Some(batch)).is_beyond(bytes_for(None)) {
             return Err(Error::invalid(format!(
                 "the batch has {} entries of {} bytes, which may not fit a memtable of {}, and with \
@@ -205,7 +205,7 @@ impl Engine {
     /// Replaces the memtable as [`Front::rotate`](crate::stages::Front::rotate) does, and shows its
     /// successor. Returns false if there is no spare.
     pub(super) fn rotate(&self, full: Option<(&Batch, u64)>) -> Result<bool> {
-        match self.pipeline.front.rotate(full)? {
+        match self.stages.front.rotate(full)? {
             Rotated::NoSpare => return Ok(false),
             Rotated::Unneeded => {}
             Rotated::Sealed(_held) => failpoint!(ViewSkipped skips self.install_view()),

@@ -79,10 +79,10 @@ impl Engine {
         seq: SeqNo,
         moved: &mut dyn FnMut(),
     ) -> Result<()> {
-        if self.pipeline.bottom.takes() == Takes::Nothing {
+        if self.stages.bottom.takes() == Takes::Nothing {
             return self.build_all(cursor, seq, moved);
         }
-        let job = self.pipeline.bottom.absorb(Drain {
+        let job = self.stages.bottom.absorb(Drain {
             settle: None,
             cursor: MergeCursor::new(vec![cursor]),
             newer: None,

@@ -91,7 +91,7 @@ impl Engine {
                 "the sequence numbers of this database are nearly used up: copy it into a new one",
             ));
         }
-        let sink = match self.pipeline.bottom.intake(seq) {
+        let sink = match self.stages.bottom.intake(seq) {
             Some(intake) => Sink::Bottom(intake),
             None if shared.pool.medium() == terrace_media::Medium::Dram => {
                 return Err(Error::new(
@@ -218,7 +218,7 @@ impl Ingest {
         let into_buffer = match &mut self.sink {
             Sink::Bottom(intake) => {
                 intake.close()?;
-                engine.wait_until(&|| !engine.pipeline.bottom.need().stops())?;
+                engine.wait_until(&|| !engine.stages.bottom.need().stops())?;
                 false
             }
             Sink::Buffer { batch, tables } => {
@@ -268,12 +268,12 @@ impl Ingest {
             return Err(engine.check_writable().err().unwrap_or_else(Error::closed));
         }
         if into_buffer {
-            let front = &engine.pipeline.front;
+            let front = &engine.stages.front;
             engine.wait_until(&|| !front.has_sealed_before(self.seq))?;
         } else {
             // BOUND: no older data is added, and each turn moves what was found.
             while let Some(seq) = self.hidden_up_to(self.seq - 1)? {
-                let front = &engine.pipeline.front;
+                let front = &engine.stages.front;
                 engine.wait_until(&|| !front.has_sealed_before(seq + 1))?;
                 engine.drain_up_to(seq)?;
             }
@@ -318,7 +318,7 @@ impl Ingest {
             // Under the lock of views, so that no other view shows the entries early.
             applies.into_iter().for_each(|apply| apply());
             canary::stand_still();
-            self.engine.pipeline.parts(shared)
+            self.engine.stages.parts(shared)
         };
         self.engine.views.install_during(build, Vec::new(), |show| {
             // No snapshot comes between: a snapshot without the number does not have the view, and
@@ -339,7 +339,7 @@ impl Ingest {
     /// table: that table is found then, and stays until the merge has ended and its result was
     /// drained.
     fn hidden_up_to(&self, seq: SeqNo) -> Result<Option<SeqNo>> {
-        for source in self.engine.pipeline.sources_above() {
+        for source in self.engine.stages.sources_above() {
             let (first, last) = source.seqs();
             if first > seq {
                 continue;
@@ -414,7 +414,7 @@ impl Sink {
 impl Engine {
     /// Moves everything up to `seq` below the buffer.
     fn sink_up_to(self: &Arc<Self>, seq: SeqNo) -> Result<()> {
-        let memtables = self.pipeline.front.sources();
+        let memtables = self.stages.front.sources();
         if memtables.iter().any(|memtable| memtable.seqs().0 <= seq) {
             self.flush()?;
         }
@@ -423,7 +423,7 @@ impl Engine {
 
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
-        let front = &self.pipeline.front;
+        let front = &self.stages.front;
         self.admit(&Need::Numbers, &mut || {
             let reserved = front.reserve(seq)?;
             Ok(reserved.map(|(taking, _held)| {
@@ -437,7 +437,7 @@ impl Engine {
     /// might take too, so it waits by the rule of puts, as long as background work can free some.
     /// It holds nothing that this work or writers need.
     pub(super) fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
-        let Some(buffer) = &self.pipeline.buffer else {
+        let Some(buffer) = &self.stages.buffer else {
             return Err(Error::invalid(
                 "this design has no buffer that takes tables",
             ));

@@ -357,8 +357,8 @@ impl Engine {
         let frees = completion.edit.changes.iter().any(Change::frees);
         (completion.apply)();
         self.views
-            .install(|| self.pipeline.parts(&self.shared), completion.garbage);
-        self.pipeline.front.logs_retired(&retired);
+            .install(|| self.stages.parts(&self.shared), completion.garbage);
+        self.stages.front.logs_retired(&retired);
         // Before waiters learn of free space: a job removes the files that it replaced here.
         drop(job);
         if edits {
@@ -392,7 +392,7 @@ impl Engine {
 
     /// Returns whether the front lacks a spare and may have one.
     pub(super) fn spare_is_due(&self, state: &State, headroom: &Headroom) -> bool {
-        let Some(spares) = self.pipeline.front.spares() else {
+        let Some(spares) = self.stages.front.spares() else {
             return false;
         };
         // One that waits for space on a disk is enough.

@@ -56,14 +56,14 @@ use view::{Parts, Views};
 use workers::Crew;
 
 /// The stages of a design.
-pub(crate) struct Pipeline {
+pub(crate) struct Stages {
     pub(crate) front: Box<dyn Front>,
     /// `None`: sealed memtables are flushed to the bottom.
     pub(crate) buffer: Option<Box<dyn Buffer>>,
     pub(crate) bottom: Box<dyn Bottom>,
 }
 
-impl Pipeline {
+impl Stages {
     /// Returns the parts of a view of the current state. Range deletes are asked before sources
     /// (V1).
     pub(crate) fn parts(&self, shared: &Shared) -> Parts {
@@ -147,7 +147,7 @@ impl Pipeline {
 /// One open database, below its API.
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) pipeline: Pipeline,
+    pub(crate) stages: Stages,
     /// The sizes of the front.
     shape: FrontShape,
     pub(crate) views: Views,
@@ -171,19 +171,19 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Creates an engine over recovered stages. No job runs yet.
-    pub(crate) fn new(shared: Arc<Shared>, pipeline: Pipeline) -> Engine {
-        let views = Views::new(pipeline.parts(&shared));
-        let throttle = Throttle::new(&shared, &pipeline);
+    pub(crate) fn new(shared: Arc<Shared>, stages: Stages) -> Engine {
+        let views = Views::new(stages.parts(&shared));
+        let throttle = Throttle::new(&shared, &stages);
         Engine {
             jobs: Jobs::new(
                 shared.options.background.workers,
-                Crew::new(&shared.options, &pipeline),
+                Crew::new(&shared.options, &stages),
             ),
             views,
             throttle,
-            shape: pipeline.front.shape(),
+            shape: stages.front.shape(),
             shared,
-            pipeline,
+            stages,
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
             calls: Calls::default(),
@@ -285,10 +285,10 @@ impl Engine {
 
     /// Returns the free space. Also sets how much writers are slowed.
     pub(crate) fn headroom(&self) -> throttle::Headroom {
-        let pressure = self.pipeline.bottom.need().pressure();
-        let logs = self.pipeline.front.log_file_bytes();
-        let unflushed = self.pipeline.unflushed_bytes(&self.shared);
-        let flushes = unflushed > 0 && self.pipeline.front.sealed_count() > 0;
+        let pressure = self.stages.bottom.need().pressure();
+        let logs = self.stages.front.log_file_bytes();
+        let unflushed = self.stages.unflushed_bytes(&self.shared);
+        let flushes = unflushed > 0 && self.stages.front.sealed_count() > 0;
         let busy = flushes || self.jobs.is_busy();
         let burdens = throttle::Burdens {
             bottom: pressure,
@@ -302,7 +302,7 @@ impl Engine {
     /// Builds and installs a view of the current state of the stages.
     pub(crate) fn install_view(&self) {
         self.views
-            .install(|| self.pipeline.parts(&self.shared), Vec::new());
+            .install(|| self.stages.parts(&self.shared), Vec::new());
     }
 
     /// Returns all metrics.
@@ -324,11 +324,11 @@ impl Engine {
             range_delete_count: ranges.map_or(0, |ranges| ranges.len() as u64),
             ..self.shared.counters.metrics()
         };
-        self.pipeline.front.measure(&mut metrics);
-        if let Some(buffer) = &self.pipeline.buffer {
+        self.stages.front.measure(&mut metrics);
+        if let Some(buffer) = &self.stages.buffer {
             buffer.measure(&mut metrics);
         }
-        self.pipeline.bottom.measure(&mut metrics);
+        self.stages.bottom.measure(&mut metrics);
         metrics.memory = self.memory_metrics(&metrics);
         metrics
     }
@@ -337,11 +337,7 @@ impl Engine {
     fn memory_metrics(&self, metrics: &Metrics) -> MemoryMetrics {
         let (options, memory) = (&self.shared.options, &self.shared.memory);
         // A range delete that moves is in both for a moment: only one copy counts.
-        let below = self
-            .pipeline
-            .bottom
-            .ranges()
-            .map_or(0, |spans| spans.bytes());
+        let below = self.stages.bottom.ranges().map_or(0, |spans| spans.bytes());
         let ranges = self.shared.ranges.bytes().max(below);
         let (reads, writes) = memory.calls_bytes();
         let used = |name| match name {

@@ -298,7 +298,7 @@ impl Engine {
         if let Some(moment) = snapshots.register(sequencer, time, LOOKS_MAX) {
             return moment;
         }
-        let _held = self.pipeline.front.hold_off_writers();
+        let _held = self.stages.front.hold_off_writers();
         // BOUND: meanwhile no number is taken, and only pending ones become visible.
         loop {
             if let Some(moment) = snapshots.register(sequencer, time, u32::MAX) {

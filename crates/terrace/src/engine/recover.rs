@@ -75,7 +75,7 @@ impl Engine {
         report: &mut RecoveryReport,
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<()> {
-        if let Some(replay) = self.pipeline.front.replay() {
+        if let Some(replay) = self.stages.front.replay() {
             self.replay_each(replay, report, progress)?;
         }
         self.install_view();
@@ -164,7 +164,7 @@ impl Engine {
         replay: &dyn Replay,
         alone: bool,
     ) -> Result<Option<ReplayTask>> {
-        if !alone && !self.headroom().allows(self.pipeline.spare_bytes(None)) {
+        if !alone && !self.headroom().allows(self.stages.spare_bytes(None)) {
             return Ok(None);
         }
         let mut size = ReplaySize::Usual;
@@ -227,10 +227,10 @@ impl Engine {
 
     /// Flushes the oldest replayed memtable. Returns false if there is none.
     fn flush_replayed(self: &Arc<Self>) -> Result<bool> {
-        let Some(sealed) = self.pipeline.front.next_sealed()? else {
+        let Some(sealed) = self.stages.front.next_sealed()? else {
             return Ok(false);
         };
-        let job = self.pipeline.admit(&self.shared, sealed)?;
+        let job = self.stages.admit(&self.shared, sealed)?;
         self.run_inline(job)?;
         Ok(true)
     }

@@ -25,20 +25,20 @@ impl Engine {
     pub(crate) fn flush(self: &Arc<Self>) -> Result<()> {
         self.check_writable()?;
         let seq = self.shared.sequencer.last_taken();
-        let front = &self.pipeline.front;
+        let front = &self.stages.front;
         self.admit(&Need::Flush, &mut || {
             // Another writer may have replaced the memtable that contained the entries.
             let done = !front.has_active_before(seq + 1) || self.rotate(None)?;
             Ok(done.then_some(()))
         })?;
-        self.wait_until(&|| !self.pipeline.front.has_sealed_before(seq + 1))
+        self.wait_until(&|| !self.stages.front.has_sealed_before(seq + 1))
     }
 
     /// Moves everything into the bottom and waits until background work rests.
     pub(crate) fn drain(self: &Arc<Self>) -> Result<()> {
         self.flush()?;
         self.jobs.want_everything(true);
-        let drained = self.wait_until(&|| !self.pipeline.is_buffering());
+        let drained = self.wait_until(&|| !self.stages.is_buffering());
         self.jobs.want_everything(false);
         drained?;
         self.wait_for_rest()
@@ -49,23 +49,23 @@ impl Engine {
     /// `progress` gets the bytes written out, and the total bytes.
     pub(crate) fn write_out(self: &Arc<Self>, progress: &dyn Fn(u64, u64)) -> Result<()> {
         self.check_writable()?;
-        let front = &self.pipeline.front;
+        let front = &self.stages.front;
         if self.shared.survival() != Survival::Files {
             let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
             return if wanted { self.flush() } else { Ok(()) };
         }
         self.flush()?;
         let seq = self.shared.sequencer.last_taken();
-        let total = self.pipeline.buffered_bytes();
+        let total = self.stages.buffered_bytes();
         let reported = Cell::new(total);
         self.wait_drained(&|| {
-            let left = self.pipeline.buffered_bytes();
+            let left = self.stages.buffered_bytes();
             if left != reported.replace(left) {
                 progress(total.saturating_sub(left), total);
             }
             // Level 0 may stay as it is: it is in files. What is written meanwhile stays in its
             // log.
-            !self.pipeline.buffers_up_to(seq)
+            !self.stages.buffers_up_to(seq)
         })
     }
 
@@ -76,18 +76,18 @@ impl Engine {
         if newest == 0 {
             return false;
         }
-        let memtables = self.pipeline.front.sources();
+        let memtables = self.stages.front.sources();
         if memtables.iter().any(|memtable| memtable.seqs().0 <= newest) {
             return true;
         }
         // Without a pool the buffer is memory. A bottom in memory keeps nothing in any case.
-        self.shared.survival() == Survival::Files && self.pipeline.buffers_up_to(newest)
+        self.shared.survival() == Survival::Files && self.stages.buffers_up_to(newest)
     }
 
     /// After the last write: makes the logs durable, and records a clean close and the logs that
     /// are no longer needed.
     pub(crate) fn seal_off(&self) -> Result<()> {
-        let front = &self.pipeline.front;
+        let front = &self.stages.front;
         let unused = front.close()?;
         if self.shared.pool_outlives() {
             return match self.shared.note_totals() {
@@ -133,7 +133,7 @@ impl Engine {
             seq,
             id: self.shared.next_id(),
         });
-        let bottom = &self.pipeline.bottom;
+        let bottom = &self.stages.bottom;
         bottom.compact_range(&request);
         self.wait_until(&|| bottom.is_compacted(&request))?;
         self.shared.counters.add(OpCounter::RangesCompacted, 1);
@@ -142,7 +142,7 @@ impl Engine {
 
     /// Waits until no table of the buffer contains an entry up to `seq`.
     pub(super) fn drain_up_to(self: &Arc<Self>, seq: SeqNo) -> Result<()> {
-        self.wait_drained(&|| !self.pipeline.buffers_up_to(seq))
+        self.wait_drained(&|| !self.stages.buffers_up_to(seq))
     }
 
     /// Waits until `done`, which drains lead to.
@@ -161,7 +161,7 @@ impl Engine {
         self.jobs.state.lock().rest.waiting += 1;
         let rested = self.wait_for_rest();
         self.jobs.state.lock().rest.waiting -= 1;
-        self.pipeline.front.rest();
+        self.stages.front.rest();
         rested
     }
 

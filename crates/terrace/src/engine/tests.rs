@@ -118,11 +118,11 @@ fn compactions_give_way_to_drains() {
             .unwrap();
         let short = engine.headroom().urgency() == Urgency::Space;
         let expected = [
-            short && engine.pipeline.bottom.need().part == 0.0,
+            short && engine.stages.bottom.need().part == 0.0,
             false,
             false,
         ];
-        if engine.pipeline.bottom.need().part == 0.0 {
+        if engine.stages.bottom.need().part == 0.0 {
             let kinds = [JobKind::Compact, JobKind::Drain, JobKind::Merge];
             assert_eq!(kinds.map(|kind| engine.should_give_way(kind)), expected);
             seen[usize::from(short)] += 1;

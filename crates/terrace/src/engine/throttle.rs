@@ -19,7 +19,7 @@ use terrace_media::PoolUsage;
 use crate::metrics::StallReason;
 use crate::stages::{Pressure, Shared, SpareBytes, Survival, Urgency};
 
-use super::Pipeline;
+use super::Stages;
 use super::governor::Governor;
 
 /// The state of the throttle.
@@ -234,21 +234,21 @@ impl Headroom {
 
 impl Throttle {
     /// Creates a throttle for these stages.
-    pub(crate) fn new(shared: &Shared, pipeline: &Pipeline) -> Throttle {
-        let front = pipeline.front.shape();
-        let spare = pipeline.spare_bytes(None);
+    pub(crate) fn new(shared: &Shared, stages: &Stages) -> Throttle {
+        let front = stages.front.shape();
+        let spare = stages.spare_bytes(None);
         // The logs of the active memtable, of the spare, of sealed and flushing memtables, and of
         // one table.
         let least = (front.sealed_count_max as u64 + 4) * spare.log_file;
         let drains_free_logs = shared.survival() == Survival::Files;
-        let drain = pipeline.bottom.drain_bytes_max();
+        let drain = stages.bottom.drain_bytes_max();
         let logs = drains_free_logs.then(|| {
             let cap = front.log_bytes_max.max(least);
             Limits::drained(cap, 0, spare.log_file, drain)
         });
         Throttle {
             memtables: memtable_limits(front.sealed_count_max, front.memtable_bytes),
-            pool: pool_limits(shared, pipeline, spare),
+            pool: pool_limits(shared, stages, spare),
             logs,
             log_bytes: spare.log_file,
             reason: AtomicU8::new(StallReason::PoolNearlyFull as u8),
@@ -315,17 +315,17 @@ fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
     }
 }
 
-fn pool_limits(shared: &Shared, pipeline: &Pipeline, spare: SpareBytes) -> Limits {
+fn pool_limits(shared: &Shared, stages: &Stages, spare: SpareBytes) -> Limits {
     let options = &shared.options;
     let cap = options.pool.size_bytes;
-    if pipeline.buffer.is_some() && pipeline.bottom.is_outside_pool() {
+    if stages.buffer.is_some() && stages.bottom.is_outside_pool() {
         // Drains need no space in the pool, only flushes do.
-        let memtable = spare.pool().max(pipeline.front.shape().memtable_bytes);
+        let memtable = spare.pool().max(stages.front.shape().memtable_bytes);
         let reserve = memtable.min(cap / 4);
-        return Limits::drained(cap, reserve, memtable, pipeline.bottom.drain_bytes_max());
+        return Limits::drained(cap, reserve, memtable, stages.bottom.drain_bytes_max());
     }
     let memtables = 2 * spare.pool();
-    let table = match pipeline.buffer {
+    let table = match stages.buffer {
         Some(_) => options.table_bytes_max(),
         None => 0,
     };
@@ -336,7 +336,7 @@ fn pool_limits(shared: &Shared, pipeline: &Pipeline, spare: SpareBytes) -> Limit
         cap,
         reserve,
         piece: reserve,
-        beside: pipeline.front.shape().memtable_bytes.min(reserve / 2),
+        beside: stages.front.shape().memtable_bytes.min(reserve / 2),
         short: 2 * reserve,
         slow: (reserve + reserve / 2, reserve),
     }

@@ -23,7 +23,7 @@ impl Engine {
     ) -> Result<Option<Parked>> {
         let headroom = self.headroom();
         let looks = if class == Class::Flushes {
-            let is_held_up = self.pipeline.buffer.is_none() && self.pipeline.bottom.need().stops();
+            let is_held_up = self.stages.buffer.is_none() && self.stages.bottom.need().stops();
             choose_flush(self.spare_is_due(state, &headroom), is_held_up)
         } else {
             let (looks, merges_first) = choose(class, &self.now(state, &headroom));
@@ -57,8 +57,8 @@ impl Engine {
 
     /// Returns the nearness of the bottom, or `None` if drains stay in the pool.
     fn nearness(&self) -> Option<Nearness> {
-        let bottom = &self.pipeline.bottom;
-        let drains_leave = self.pipeline.buffer.is_some() && bottom.is_outside_pool();
+        let bottom = &self.stages.bottom;
+        let drains_leave = self.stages.buffer.is_some() && bottom.is_outside_pool();
         drains_leave.then(|| Nearness {
             need: bottom.need().part,
             apart: self.compacts_apart(),
@@ -71,11 +71,11 @@ impl Engine {
             Look::Begun(kind) => return Ok(self.take_begun(state, |it| it == kind)),
             Look::AnyBegun => return Ok(self.take_begun(state, |it| it != JobKind::Flush)),
             Look::Spare => Some(Box::new(MakeSpare::begin(self)) as Box<dyn Job>),
-            Look::Sealed => match self.pipeline.front.next_sealed()? {
-                Some(sealed) => Some(self.pipeline.admit(&self.shared, sealed)?),
+            Look::Sealed => match self.stages.front.next_sealed()? {
+                Some(sealed) => Some(self.stages.admit(&self.shared, sealed)?),
                 None => None,
             },
-            Look::Front => self.pipeline.front.next_job(),
+            Look::Front => self.stages.front.next_job(),
             Look::Ranges => match self.shared.ranges.look() {
                 true => Some(Box::new(SyncRanges::begin(self)) as Box<dyn Job>),
                 false => None,
@@ -123,16 +123,16 @@ impl Engine {
         kind: JobKind,
         urgency: Urgency,
     ) -> Result<Option<Box<dyn Job>>> {
-        match (kind, &self.pipeline.buffer) {
+        match (kind, &self.stages.buffer) {
             (JobKind::Merge, Some(buffer)) => buffer.next_job(),
             (JobKind::Drain, Some(_)) => self.begin_drain(urgency),
             (JobKind::Reclaim, _) => match parts.pop_front() {
                 Some(part) => Ok(Some(part)),
-                None => match self.pipeline.bottom.next_job(urgency)? {
+                None => match self.stages.bottom.next_job(urgency)? {
                     // An emptied extent is free once the readers of older views are gone. Until
                     // then emptying more of them would only take space.
                     None if self.needs_joining() && !self.views.is_older_pinned() => {
-                        self.pipeline.bottom.join_space()
+                        self.stages.bottom.join_space()
                     }
                     found => Ok(found),
                 },
@@ -143,17 +143,17 @@ impl Engine {
 
     /// Returns whether free space of the pool has to be joined before puts or drains can continue.
     fn needs_joining(&self) -> bool {
-        self.headroom().needs_joining() || self.pipeline.bottom.awaits_piece()
+        self.headroom().needs_joining() || self.stages.bottom.awaits_piece()
     }
 
     fn begin_drain(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-        let (Some(buffer), bottom) = (&self.pipeline.buffer, &self.pipeline.bottom) else {
+        let (Some(buffer), bottom) = (&self.stages.buffer, &self.stages.bottom) else {
             return Ok(None);
         };
         let waits = bottom.need().stops();
         let is_tight = self.shared.reserve.is_tight();
         let makes_room = || is_tight && bottom.makes_room_by(buffer.newest());
-        if !self.pipeline.drains() || waits && !makes_room() {
+        if !self.stages.drains() || waits && !makes_room() {
             return Ok(None);
         }
         // Data resting in memory keeps its logs, and more of them than writers need next are not

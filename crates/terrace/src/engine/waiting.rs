@@ -37,7 +37,7 @@ impl Engine {
     /// Returns how near writers are to being slowed by a backlog of background work.
     pub(super) fn haste(&self) -> f64 {
         match self.headroom().urgency() {
-            Urgency::Rest | Urgency::None => self.pipeline.bottom.need().haste(),
+            Urgency::Rest | Urgency::None => self.stages.bottom.need().haste(),
             Urgency::Space | Urgency::Everything => 1.0,
         }
     }
@@ -116,7 +116,7 @@ impl Engine {
 
     /// Returns how full the pool is.
     pub(super) fn pool_level(&self) -> PoolLevel {
-        let buffer = self.pipeline.buffer.as_ref();
+        let buffer = self.stages.buffer.as_ref();
         let buffered = buffer.map_or(0, |buffer| buffer.newest());
         let durable = self.shared.ranges.durable();
         PoolLevel::of(self.shared.pool.usage(), durable, buffered)

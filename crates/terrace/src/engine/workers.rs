@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::stages::JobKind;
 
-use super::{Engine, Pipeline};
+use super::{Engine, Stages};
 
 /// How long an idle worker sleeps if nothing wakes it.
 const IDLE: Duration = Duration::from_millis(50);
@@ -71,8 +71,8 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    pub(super) fn new(options: &Options, pipeline: &Pipeline) -> Crew {
-        let drains_to_files = pipeline.buffer.is_some() && pipeline.bottom.is_outside_pool();
+    pub(super) fn new(options: &Options, stages: &Stages) -> Crew {
+        let drains_to_files = stages.buffer.is_some() && stages.bottom.is_outside_pool();
         Crew::of(options.worker_count(), drains_to_files)
     }
 
@@ -167,7 +167,7 @@ impl Engine {
                 Ok(None) => {
                     if state.rest.begins(self.shared.sequencer.last_taken()) {
                         drop(state);
-                        self.pipeline.front.rest();
+                        self.stages.front.rest();
                         continue;
                     }
                     let idle = state.next_turn().map_or(IDLE, |next| next.min(IDLE));
