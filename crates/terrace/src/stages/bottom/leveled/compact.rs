@@ -124,7 +124,7 @@ impl Plan {
 
     /// Returns the number of parts that justify one partly filled file each.
     fn part_count(&self) -> usize {
-        let options = &self.body.shelf.options;
+        let options = &self.body.store.options;
         let bytes: u64 = self.picked.tables().map(|t| t.meta.bytes).sum();
         let worth = usize::try_from(bytes / options.table_bytes).unwrap_or(usize::MAX);
         worth.clamp(1, options.compaction_parts_max)

@@ -204,7 +204,7 @@ impl Body {
             // A key occurs once in a run.
             bytes().max().unwrap_or(0),
             version.superseded().sum(),
-            self.shelf.options.garbage_percent,
+            self.store.options.garbage_percent,
             (self.front.memtable_bytes, self.drain_bytes_max()),
         )
     }

@@ -70,7 +70,7 @@ use source::RunSource;
 use version::{Table, Version};
 
 /// The location of tables, and their state in memory.
-pub(super) struct Shelf {
+pub(super) struct TableStore {
     db: DbId,
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
@@ -79,15 +79,15 @@ pub(super) struct Shelf {
     options: LeveledOptions,
 }
 
-impl Shelf {
-    fn new(folder: &Folder, db: DbId, options: &LeveledOptions, memory: Arc<Memory>) -> Shelf {
+impl TableStore {
+    fn new(folder: &Folder, db: DbId, options: &LeveledOptions, memory: Arc<Memory>) -> TableStore {
         let options = options.clone();
         let held_max = memory.limits.held_bytes;
         let held = match memory.is_limited() {
             true => SsTable::held_bytes,
             false => |_: &SsTable| 0,
         };
-        Shelf {
+        TableStore {
             db,
             fs: Arc::clone(&folder.fs),
             dir: folder.dir.clone(),
@@ -162,7 +162,7 @@ pub(crate) struct Leveled {
 struct Body {
     shared: Arc<Shared>,
     front: FrontShape,
-    shelf: Arc<Shelf>,
+    store: Arc<TableStore>,
     version: ArcSwap<Version>,
     /// LOCK: held briefly; never while a file is read.
     busy: Mutex<Busy>,
@@ -177,7 +177,7 @@ impl Body {
     fn new(
         shared: Arc<Shared>,
         front: FrontShape,
-        shelf: Arc<Shelf>,
+        store: Arc<TableStore>,
         version: Version,
     ) -> Arc<Body> {
         let busy = Busy {
@@ -188,14 +188,14 @@ impl Body {
             hidden: hidden::Candidates::default(),
             requests: Vec::new(),
         };
-        let names = shelf.charge_names(&version);
+        let names = store.charge_names(&version);
         Arc::new(Body {
             written: (0..=version.levels.len())
                 .map(|_| AtomicU64::new(0))
                 .collect(),
             shared,
             front,
-            shelf,
+            store,
             version: ArcSwap::from_pointee(version),
             busy: Mutex::new(busy),
             installing: Mutex::new(names),
@@ -238,7 +238,7 @@ impl Body {
             part: part(version.runs.len() as f64, runs.0 as f64, runs.1 as f64),
             range: (runs.1.saturating_sub(runs.0) as u64).saturating_mul(memtable),
         };
-        let owed = pick::debt(&version, &self.shelf.options);
+        let owed = pick::debt(&version, &self.store.options);
         let debt = Pressure {
             part: part(owed as f64, debt.0 as f64, debt.1 as f64),
             range: debt.1.saturating_sub(debt.0),
@@ -265,7 +265,7 @@ impl Body {
         let mut names = self.installing.lock();
         let old = self.version.load_full();
         let new = Arc::new(old.edited(removed, added));
-        *names = self.shelf.charge_names(&new);
+        *names = self.store.charge_names(&new);
         self.version.store(new);
         old.retire(&gone);
     }
@@ -319,7 +319,7 @@ impl Bottom for Leveled {
     }
 
     fn need(&self) -> Need {
-        let options = &self.body.shelf.options;
+        let options = &self.body.store.options;
         let stop = options.debt_stop_bytes;
         let garbage = self.body.garbage(&self.body.version()).need();
         let before = (options.runs_compact, options.runs_slow);
@@ -351,7 +351,7 @@ impl Bottom for Leveled {
 
     fn measure(&self, metrics: &mut Metrics) {
         let version = self.body.version();
-        let (_, targets) = pick::targets(&version, &self.body.shelf.options);
+        let (_, targets) = pick::targets(&version, &self.body.store.options);
         let level_of = |level: usize, runs: &[Arc<version::Run>], target: Option<u64>| {
             let tables = || runs.iter().flat_map(|run| &run.tables);
             FileLevelMetrics {
@@ -372,9 +372,9 @@ impl Bottom for Leveled {
             metrics.files.push(level);
         }
         metrics.files.retain(|level| level.file_count > 0);
-        let (cached, pinned) = self.body.shelf.blocks.used_bytes();
+        let (cached, pinned) = self.body.store.blocks.used_bytes();
         metrics.cache.used_bytes = cached + pinned;
-        metrics.cache.capacity_bytes = self.body.shelf.blocks.capacity_bytes();
-        metrics.cache.open_file_count = self.body.shelf.open.open_count() as u64;
+        metrics.cache.capacity_bytes = self.body.store.blocks.capacity_bytes();
+        metrics.cache.open_file_count = self.body.store.open.open_count() as u64;
     }
 }

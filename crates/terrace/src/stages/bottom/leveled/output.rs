@@ -12,7 +12,7 @@ use terrace_media::FileSystem;
 use super::garbage::Sampler;
 use super::picked::Place;
 use super::version::{Table, Version};
-use super::{Body, Shelf};
+use super::{Body, TableStore};
 use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::expiry::Value;
@@ -95,7 +95,7 @@ impl Output {
             0 => Row::Drains,
             _ => Row::Tables,
         };
-        let lender = body.shared.reserve.lender(&body.shelf.fs, row);
+        let lender = body.shared.reserve.lender(&body.store.fs, row);
         let mut output = Output {
             retention: Retention {
                 stripes,
@@ -111,7 +111,7 @@ impl Output {
             lends_to_deletes: false,
             level,
             run,
-            sampler: Sampler::above(&version, body.shelf.options.open_files_max),
+            sampler: Sampler::above(&version, body.store.options.open_files_max),
             version,
             writer: None,
             done: Vec::new(),
@@ -155,8 +155,8 @@ impl Output {
         self
     }
 
-    fn shelf(&self) -> &Arc<Shelf> {
-        &self.body.shelf
+    fn store(&self) -> &Arc<TableStore> {
+        &self.body.store
     }
 
     /// Returns whether the next entry has the key of the last.
@@ -174,7 +174,7 @@ impl Output {
         let Some(writer) = &self.writer else {
             return false;
         };
-        let wanted = self.shelf().options.table_bytes;
+        let wanted = self.store().options.table_bytes;
         let keys_max = self.body.shared.memory.limits.keys_bytes;
         writer.estimated_bytes() >= wanted || writer.keys_bytes() >= keys_max || {
             // Checked only when the table is worth its own file.
@@ -211,7 +211,7 @@ impl Output {
             .body
             .shared
             .reserve
-            .lender(&self.shelf().fs, Row::Deletes);
+            .lender(&self.store().fs, Row::Deletes);
         self.loan_ends = lender.end();
         self.fs = Arc::new(lender);
         self.lends_to_deletes = !self.body.shared.reserve.are_drains_wanted();
@@ -282,9 +282,9 @@ impl Output {
         if self.writer.is_none() {
             self.body.shared.manifest.check_files()?;
             let number = self.body.shared.next_id();
-            let shelf = &self.body.shelf;
-            let path = shelf.path(number);
-            let options = shelf.table_options(self.level);
+            let store = &self.body.store;
+            let path = store.path(number);
+            let options = store.table_options(self.level);
             self.writer = Some(SstWriter::create(&self.fs, &path, number, options)?);
         }
         Ok(self.writer.as_mut())
@@ -419,7 +419,7 @@ impl Output {
     /// Returns the tables that were written, and the changes that name them. The last one is
     /// closed.
     pub(super) fn finish(&mut self) -> (Vec<Table>, Vec<Change>) {
-        let shelf = Arc::clone(self.shelf());
+        let store = Arc::clone(self.store());
         let done = std::mem::take(&mut self.done);
         // The number of the run too, which may have been drawn after those of all tables: reused
         // after a crash, it would make one run of two.
@@ -431,7 +431,7 @@ impl Output {
         let superseded = std::mem::take(&mut self.sampler.tables);
         let tables = done.into_iter().zip(superseded);
         let tables = tables.map(|((meta, ranges), superseded)| {
-            Table::new(&shelf, meta, ranges)
+            Table::new(&store, meta, ranges)
                 .written_without(&self.retention.dropped)
                 .superseding(superseded)
         });
@@ -450,13 +450,13 @@ impl Output {
             let _ = writer.abandon();
         }
         for (meta, _) in std::mem::take(&mut self.done) {
-            let _ = self.shelf().fs.remove(&self.shelf().path(meta.number));
+            let _ = self.store().fs.remove(&self.store().path(meta.number));
         }
         // Before other files take the freed space.
         if self.body.shared.reserve.is_short() {
             self.body.shared.reserve.refill();
         }
-        self.sampler = Sampler::above(&self.version, self.shelf().options.open_files_max);
+        self.sampler = Sampler::above(&self.version, self.store().options.open_files_max);
         self.cut = None;
         self.charged = 0;
         self.any = false;

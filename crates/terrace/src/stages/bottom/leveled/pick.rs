@@ -96,7 +96,7 @@ impl Body {
         let everything = urgency == Urgency::Everything;
         let (mut busy, version) = self.choosing();
         let busy = &mut *busy;
-        let options = &self.shelf.options;
+        let options = &self.store.options;
         let (base, targets) = targets(&version, options);
         let runs_max = self.shared.memory.limits.runs;
         let (rewrite, others_wait) = narrow::pick_rewrite(&version, busy);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::version::{Table, Version, file_name};
-use super::{Body, Leveled, Shelf};
+use super::{Body, Leveled, TableStore};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::stages::names::{is_table_of, table_file_number};
@@ -17,20 +17,20 @@ use crate::stages::{Folder, FrontShape, Shared};
 /// A file without its header stays, and its number is not reused.
 pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) -> Result<Leveled> {
     let options = &shared.options.bottom.leveled;
-    let shelf = Shelf::new(
+    let store = TableStore::new(
         folder,
         shared.manifest.db(),
         options,
         Arc::clone(&shared.memory),
     );
-    let shelf = Arc::new(shelf);
+    let store = Arc::new(store);
     let metas = shared
         .manifest
         .with_state(|state| state.items::<FileMeta>().cloned().collect::<Vec<_>>());
-    let found = shelf
+    let found = store
         .fs
-        .list(&shelf.dir)
-        .map_err(|e| Error::io("list", &shelf.dir, e))?;
+        .list(&store.dir)
+        .map_err(|e| Error::io("list", &store.dir, e))?;
     // Before anything is removed: an outdated manifest names too few tables, and the right one may
     // come back.
     if let Some(lost) = metas
@@ -40,7 +40,7 @@ pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) 
         return Err(Error::corruption(format!(
             "{} is missing, and the manifest names it: restore the folder from a copy, or \
              rebuild what is left with \"terrace repair\"",
-            shelf.path(lost.number).display()
+            store.path(lost.number).display()
         )));
     }
     let named = |number: u64| metas.iter().any(|meta| meta.number == number);
@@ -48,14 +48,14 @@ pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) 
         let Some(number) = table_file_number(name) else {
             continue;
         };
-        let path = shelf.dir.join(name);
+        let path = store.dir.join(name);
         if named(number) {
             shared.skip_ids(number + 1);
-        } else if !is_table_of(&*shelf.fs, &path, shelf.db, number) {
+        } else if !is_table_of(&*store.fs, &path, store.db, number) {
             shared.pass_over(number);
         } else {
             shared.skip_ids(number + 1);
-            shelf
+            store
                 .fs
                 .remove(&path)
                 .map_err(|e| Error::io("remove the unfinished table", &path, e))?;
@@ -68,7 +68,7 @@ pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) 
     }
     let mut tables = Vec::with_capacity(metas.len());
     for meta in metas {
-        let mut table = Table::new(&shelf, meta.clone(), Vec::new());
+        let mut table = Table::new(&store, meta.clone(), Vec::new());
         if meta.range_deletes > 0 {
             table.ranges = Arc::new(table.open()?.range_deletes().fragments().to_vec());
         }
@@ -78,6 +78,6 @@ pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) 
     let depth = (shared.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
     let version = Version::of(depth, &tables);
     Ok(Leveled {
-        body: Body::new(Arc::clone(shared), front, shelf, version),
+        body: Body::new(Arc::clone(shared), front, store, version),
     })
 }

@@ -8,21 +8,21 @@ use terrace_media::{FileSystem, OsFs};
 use super::level0;
 use super::pick::{debt, targets};
 use super::version::{Table, Version};
-use super::{LeveledOptions, Shelf};
+use super::{LeveledOptions, TableStore};
 use crate::options::{MIB, Options};
 use crate::parts::memory::Memory;
 use crate::parts::sstable::FileMeta;
 use crate::stages::Folder;
 use crate::types::DbId;
 
-fn shelf() -> Arc<Shelf> {
+fn store() -> Arc<TableStore> {
     let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
     let folder = Folder {
         fs,
         dir: "nowhere".into(),
     };
     let options = Options::default().bottom.leveled;
-    Arc::new(Shelf::new(
+    Arc::new(TableStore::new(
         &folder,
         DbId::default(),
         &options,
@@ -30,7 +30,7 @@ fn shelf() -> Arc<Shelf> {
     ))
 }
 
-fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {
+fn table(store: &Arc<TableStore>, number: u64, level: u32, bytes: u64) -> Table {
     let key = number.to_be_bytes().to_vec();
     let meta = FileMeta {
         number,
@@ -48,15 +48,15 @@ fn table(shelf: &Arc<Shelf>, number: u64, level: u32, bytes: u64) -> Table {
         expiring: 0,
         expiry_last: 0,
     };
-    Table::new(shelf, meta, Vec::new())
+    Table::new(store, meta, Vec::new())
 }
 
 /// Returns a version with these bytes on the levels below level 0.
 fn version(sizes: &[u64]) -> Version {
-    let shelf = shelf();
+    let store = store();
     let sizes = sizes.iter().enumerate().filter(|(_, bytes)| **bytes > 0);
     let tables: Vec<Table> = sizes
-        .map(|(at, bytes)| table(&shelf, at as u64 + 1, at as u32 + 1, *bytes))
+        .map(|(at, bytes)| table(&store, at as u64 + 1, at as u32 + 1, *bytes))
         .collect();
     Version::of(6, &tables)
 }
@@ -68,12 +68,12 @@ fn options() -> LeveledOptions {
 /// Tables of one run that reach into one another are found, and no others.
 #[test]
 fn tables_of_a_run_that_overlap_are_found() {
-    let shelf = shelf();
+    let store = store();
     let of = |keys: &[(u8, u8)]| {
         let tables = keys.iter().zip(1..).map(|(&(first, last), number)| {
-            let mut meta = table(&shelf, number, 0, 1).meta.as_ref().clone();
+            let mut meta = table(&store, number, 0, 1).meta.as_ref().clone();
             (meta.run, meta.first, meta.last) = (7, (1, vec![first]), (1, vec![last]));
-            Table::new(&shelf, meta, Vec::new())
+            Table::new(&store, meta, Vec::new())
         });
         let version = Version::of(6, &tables.collect::<Vec<_>>());
         assert_eq!(version.runs.len(), 1);
@@ -131,12 +131,12 @@ fn fixed_sizes_go_up_from_level_1() {
 /// gone.
 #[test]
 fn runs_are_newest_first() {
-    let shelf = shelf();
-    let tables: Vec<Table> = [3, 9, 5].map(|n| table(&shelf, n, 0, 1)).to_vec();
+    let store = store();
+    let tables: Vec<Table> = [3, 9, 5].map(|n| table(&store, n, 0, 1)).to_vec();
     let version = Version::of(6, &tables);
     let ids = |version: &Version| version.runs.iter().map(|run| run.id).collect::<Vec<_>>();
     assert_eq!(ids(&version), [9, 5, 3]);
-    let version = version.edited(&[5], &[table(&shelf, 12, 0, 1)]);
+    let version = version.edited(&[5], &[table(&store, 12, 0, 1)]);
     assert_eq!(ids(&version), [12, 9, 3]);
     let reaches = |level, n: u64| {
         let key = n.to_be_bytes();
@@ -151,8 +151,8 @@ fn runs_are_newest_first() {
 /// together; none is left out that is older than one that moves.
 #[test]
 fn the_oldest_runs_are_picked_where_all_are_too_many() {
-    let shelf = shelf();
-    let tables: Vec<Table> = (1..=9).map(|number| table(&shelf, number, 0, 10)).collect();
+    let store = store();
+    let tables: Vec<Table> = (1..=9).map(|number| table(&store, number, 0, 10)).collect();
     let version = Version::of(6, &tables);
     let picked = |runs_max: usize, busy: &[u64]| {
         let busy = busy.iter().copied().collect();
@@ -175,14 +175,14 @@ type Row = (u64, u32, u64, u8, u8, Option<u8>);
 
 /// Returns the version of these tables.
 fn pieces_of(tables: &[Row]) -> Version {
-    let shelf = shelf();
+    let store = store();
     let tables = tables
         .iter()
         .map(|&(number, level, run, first, last, end)| {
-            let mut meta = table(&shelf, number, level, 10).meta.as_ref().clone();
+            let mut meta = table(&store, number, level, 10).meta.as_ref().clone();
             (meta.run, meta.first, meta.last) = (run, (1, vec![first]), (1, vec![last]));
             meta.reach = end.map(|end| ((1, vec![first]), (1, vec![end])));
-            Table::new(&shelf, meta, Vec::new())
+            Table::new(&store, meta, Vec::new())
         });
     Version::of(6, &tables.collect::<Vec<_>>())
 }

@@ -14,11 +14,11 @@ use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::SsTable;
 pub(super) use crate::stages::names::table_file_name as file_name;
 
-use super::Shelf;
+use super::TableStore;
 
 /// A file, while a version holds it.
 pub(super) struct Handle {
-    shelf: Arc<Shelf>,
+    store: Arc<TableStore>,
     number: u64,
     /// Whether the manifest no longer names it.
     obsolete: AtomicBool,
@@ -27,10 +27,10 @@ pub(super) struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if *self.obsolete.get_mut() {
-            self.shelf.open.forget(self.number);
-            self.shelf.blocks.forget(self.number);
+            self.store.open.forget(self.number);
+            self.store.blocks.forget(self.number);
             // CRASH: no edit names a file that stays; opening the database removes it.
-            let _ = self.shelf.fs.remove(&self.shelf.path(self.number));
+            let _ = self.store.fs.remove(&self.store.path(self.number));
         }
     }
 }
@@ -55,9 +55,9 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(shelf: &Arc<Shelf>, meta: FileMeta, ranges: Vec<RangeDelete>) -> Table {
+    pub(super) fn new(store: &Arc<TableStore>, meta: FileMeta, ranges: Vec<RangeDelete>) -> Table {
         let handle = Handle {
-            shelf: Arc::clone(shelf),
+            store: Arc::clone(store),
             number: meta.number,
             obsolete: AtomicBool::new(false),
         };
@@ -134,19 +134,19 @@ impl Table {
 
     /// Returns the open table.
     pub(super) fn open(&self) -> Result<Arc<SsTable>> {
-        let shelf = &self.handle.shelf;
+        let store = &self.handle.store;
         let number = self.number();
-        shelf.open.get_or_open(number, || {
-            let path = shelf.path(number);
-            let (fs, mode) = (&*shelf.fs, shelf.read_mode());
-            let table = SsTable::open(fs, &path, number, mode, &shelf.blocks)?;
-            if table.db() != shelf.db {
+        store.open.get_or_open(number, || {
+            let path = store.path(number);
+            let (fs, mode) = (&*store.fs, store.read_mode());
+            let table = SsTable::open(fs, &path, number, mode, &store.blocks)?;
+            if table.db() != store.db {
                 return Err(Error::corruption(format!(
                     "{} is a table of another database, {}, and this one is {}: restore the file from \
                      a copy, or rebuild what is left with \"terrace repair\"",
                     path.display(),
                     table.db(),
-                    shelf.db
+                    store.db
                 )));
             }
             Ok(Arc::new(table))
@@ -155,12 +155,12 @@ impl Table {
 
     /// Returns the memory that reads of the table count towards.
     pub(super) fn memory(&self) -> &Memory {
-        self.handle.shelf.blocks.memory()
+        self.handle.store.blocks.memory()
     }
 
     /// Returns the path of the file.
     pub(super) fn path(&self) -> PathBuf {
-        self.handle.shelf.path(self.number())
+        self.handle.store.path(self.number())
     }
 
     /// Lets the file be removed once it has no readers.
