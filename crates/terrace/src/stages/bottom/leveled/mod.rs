@@ -25,6 +25,7 @@
 mod above;
 mod absorb;
 mod compact;
+mod delete_only;
 mod garbage;
 mod hidden;
 mod intake;
@@ -37,7 +38,6 @@ pub(crate) mod recover;
 mod request;
 mod source;
 mod split;
-mod vanish;
 mod version;
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ struct Busy {
     /// For each level, the key after which its next compaction looks for a table.
     next: Vec<Option<(u32, Vec<u8>)>>,
     /// The state at the last search for tables that range deletes cover.
-    looked: vanish::Looked,
+    looked: delete_only::Looked,
     /// The state that makes compactions smaller on a full disk.
     narrow: narrow::Narrow,
     /// Tables that a drain rewrites on a full disk.
@@ -183,7 +183,7 @@ impl Body {
         let busy = Busy {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
-            looked: vanish::Looked::default(),
+            looked: delete_only::Looked::default(),
             narrow: narrow::Narrow::default(),
             hidden: hidden::Candidates::default(),
             requests: Vec::new(),
@@ -294,7 +294,7 @@ impl Bottom for Leveled {
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-        if let Some(job) = vanish::next(&self.body) {
+        if let Some(job) = delete_only::next(&self.body) {
             return Ok(Some(job));
         }
         let picked = self.body.pick(urgency);
@@ -334,7 +334,7 @@ impl Bottom for Leveled {
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {
         let dropped = self.body.shared.dropped.all();
-        vanish::covers_any(&self.body.version(), ranges, &dropped)
+        delete_only::covers_any(&self.body.version(), ranges, &dropped)
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {

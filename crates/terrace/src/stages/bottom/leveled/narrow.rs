@@ -23,10 +23,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::above::{Above, WORTH_ONE_IN};
+use super::delete_only;
 use super::level0;
 use super::picked::{Picked, Place};
 use super::split;
-use super::vanish;
 use super::version::{Table, Version};
 use super::{Body, Busy};
 use crate::error::Result;
@@ -162,7 +162,7 @@ impl Body {
         }
         // Other files may have filled the disk, and this much is kept for tables alone.
         let fits = written.max(self.shared.reserve.held_for_tables());
-        let hidden = vanish::hidden_in_part(self, picked.tables())?;
+        let hidden = delete_only::hidden_in_part(self, picked.tables())?;
         let rewrites = match hidden.is_empty() {
             true if picked.from() == 0 && self.fits_in_pieces(picked, fits) => return Ok(true),
             true if self.rewrites_hidden()? || self.gathers(picked, fits) => return Ok(true),

@@ -40,7 +40,7 @@ pub(super) struct Looked {
 }
 
 /// Tables that are covered entirely.
-pub(super) struct Vanish {
+pub(super) struct DeleteOnly {
     body: Arc<Body>,
     tables: Vec<Table>,
 }
@@ -214,13 +214,13 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
         return None;
     }
     busy.numbers.extend(tables.iter().map(Table::number));
-    Some(Box::new(Vanish {
+    Some(Box::new(DeleteOnly {
         body: Arc::clone(body),
         tables,
     }))
 }
 
-impl Job for Vanish {
+impl Job for DeleteOnly {
     fn kind(&self) -> JobKind {
         JobKind::Compact
     }
@@ -243,7 +243,7 @@ impl Job for Vanish {
     }
 }
 
-impl Drop for Vanish {
+impl Drop for DeleteOnly {
     fn drop(&mut self) {
         let gone: HashSet<u64> = self.tables.iter().map(Table::number).collect();
         let mut busy = self.body.busy.lock();
