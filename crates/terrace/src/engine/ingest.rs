@@ -38,7 +38,7 @@ use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::sequence::Taking;
-use crate::stages::{Completion, Intake, SpareBytes};
+use crate::stages::{Completion, IngestWriter, SpareBytes};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
@@ -70,7 +70,7 @@ pub(crate) struct Ingest {
 
 enum Sink {
     /// The bottom takes the entries.
-    Bottom(Box<dyn Intake>),
+    Bottom(Box<dyn IngestWriter>),
     /// The buffer takes them, in tables of a memtable's size: the next one, and the completed ones.
     Buffer {
         batch: Batch,
@@ -91,8 +91,8 @@ impl Engine {
                 "the sequence numbers of this database are nearly used up: copy it into a new one",
             ));
         }
-        let sink = match self.stages.bottom.intake(seq) {
-            Some(intake) => Sink::Bottom(intake),
+        let sink = match self.stages.bottom.ingest_writer(seq) {
+            Some(ingest_writer) => Sink::Bottom(ingest_writer),
             None if shared.pool.medium() == terrace_media::Medium::Dram => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
@@ -129,10 +129,10 @@ impl Drop for Ingest {
     fn drop(&mut self) {
         let engine = Arc::clone(&self.engine);
         let call = engine.enter();
-        if let (Err(_), Sink::Bottom(intake)) = (&call, &mut self.sink) {
+        if let (Err(_), Sink::Bottom(ingest_writer)) = (&call, &mut self.sink) {
             // In a forked child the files belong to its parent, which continues; else the next open
             // removes them.
-            intake.leave();
+            ingest_writer.leave();
         }
         self.sink = Sink::empty();
         self.engine.ingesting.store(false, Ordering::Release);
@@ -176,7 +176,7 @@ impl Ingest {
     fn take(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         let engine = Arc::clone(&self.engine);
         match &mut self.sink {
-            Sink::Bottom(intake) => intake.add(self.keyspace, key, value, expiry),
+            Sink::Bottom(ingest_writer) => ingest_writer.add(self.keyspace, key, value, expiry),
             Sink::Buffer { batch, tables } => {
                 let wanted = batch.payload.len_bytes() + key.len() + value.len();
                 let limits = &engine.shared.memory.limits;
@@ -216,8 +216,8 @@ impl Ingest {
             return Ok((0, 0));
         }
         let into_buffer = match &mut self.sink {
-            Sink::Bottom(intake) => {
-                intake.close()?;
+            Sink::Bottom(ingest_writer) => {
+                ingest_writer.close()?;
                 engine.wait_until(&|| !engine.stages.bottom.need().stops())?;
                 false
             }
@@ -279,7 +279,7 @@ impl Ingest {
             }
         }
         let completions = match std::mem::replace(&mut self.sink, Sink::empty()) {
-            Sink::Bottom(intake) => vec![intake.complete()],
+            Sink::Bottom(ingest_writer) => vec![ingest_writer.complete()],
             Sink::Buffer { tables, .. } => tables,
         };
         let mut edit = Edit {

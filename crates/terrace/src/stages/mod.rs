@@ -50,7 +50,7 @@ mod spare;
 mod survival;
 
 pub(crate) use crate::metrics::JobKind;
-pub(crate) use bottom::{Bottom, Intake, RangeRequest, Takes};
+pub(crate) use bottom::{Bottom, IngestWriter, RangeRequest, Takes};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
 pub(crate) use front::{Deletes, Front, FrontShape, Pending, Rotated, WritersHeld, Written};

@@ -25,8 +25,8 @@ use super::need::{Need, Urgency};
 use super::source::Sources;
 
 /// Sorted entries on their way into a bottom, bypassing the stages above. They are invisible until
-/// the completion is applied; dropping the intake earlier removes them.
-pub(crate) trait Intake: Send {
+/// the completion is applied; dropping the ingest_writer earlier removes them.
+pub(crate) trait IngestWriter: Send {
     /// Takes the next put, with its expiry or 0; keys ascend.
     fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8], expiry: Millis) -> Result<()>;
     /// Makes all entries durable, without naming their files.
@@ -80,9 +80,9 @@ pub(crate) trait Bottom: Send + Sync {
     fn makes_room_by(&self, _newest: SeqNo) -> bool {
         false
     }
-    /// Begins an intake of sorted entries that bypass the stages above, with the number `seq`.
+    /// Begins an ingest_writer of sorted entries that bypass the stages above, with the number `seq`.
     /// Returns `None` if this bottom cannot make them visible at once.
-    fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>>;
+    fn ingest_writer(&self, seq: SeqNo) -> Option<Box<dyn IngestWriter>>;
     /// Returns work inside the bottom: collecting garbage.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
     /// Returns whether a drain waits for a longer piece of the pool than any free one, though as

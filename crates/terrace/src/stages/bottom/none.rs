@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::parts::ranges::Spans;
-use crate::stages::{Bottom, Drain, Intake, Job, Need, RangeRequest, Sources, Takes, Urgency};
+use crate::stages::{
+    Bottom, Drain, IngestWriter, Job, Need, RangeRequest, Sources, Takes, Urgency,
+};
 use crate::types::SeqNo;
 
 /// The bottom of a database whose buffer keeps all data.
@@ -24,7 +26,7 @@ impl Bottom for NoBottom {
         Err(Error::invalid("this design has nothing below its buffer"))
     }
 
-    fn intake(&self, _: SeqNo) -> Option<Box<dyn Intake>> {
+    fn ingest_writer(&self, _: SeqNo) -> Option<Box<dyn IngestWriter>> {
         None
     }
 

@@ -28,7 +28,7 @@ mod compact;
 mod delete_only;
 mod garbage;
 mod hidden;
-mod intake;
+mod ingest_writer;
 mod level0;
 mod narrow;
 mod output;
@@ -61,8 +61,8 @@ use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, RangeSet, Spans};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
-    Bottom, Drain, Folder, FrontShape, Intake, Job, Need, Pressure, RangeRequest, Shared, Source,
-    Sources, Urgency,
+    Bottom, Drain, Folder, FrontShape, IngestWriter, Job, Need, Pressure, RangeRequest, Shared,
+    Source, Sources, Urgency,
 };
 use crate::types::{Compression, DbId, SeqNo};
 
@@ -289,8 +289,8 @@ impl Bottom for Leveled {
         self.body.busy.lock().hidden.is_due(newest)
     }
 
-    fn intake(&self, seq: SeqNo) -> Option<Box<dyn Intake>> {
-        Some(Box::new(intake::Run::begin(&self.body, seq)))
+    fn ingest_writer(&self, seq: SeqNo) -> Option<Box<dyn IngestWriter>> {
+        Some(Box::new(ingest_writer::Run::begin(&self.body, seq)))
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {

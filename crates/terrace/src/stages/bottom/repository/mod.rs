@@ -51,7 +51,7 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList};
 use crate::stages::{
-    Bottom, Census, Drain, Intake, Job, Lookup, Need, Probe, RangeRequest, ReadStats, Shared,
+    Bottom, Census, Drain, IngestWriter, Job, Lookup, Need, Probe, RangeRequest, ReadStats, Shared,
     Source, Sources, Urgency,
 };
 use crate::types::{EntryKind, SeqNo};
@@ -344,7 +344,7 @@ impl Bottom for Repository {
         )))
     }
 
-    fn intake(&self, _seq: SeqNo) -> Option<Box<dyn Intake>> {
+    fn ingest_writer(&self, _seq: SeqNo) -> Option<Box<dyn IngestWriter>> {
         // Entries are linked one by one, and plain reads see each immediately.
         None
     }

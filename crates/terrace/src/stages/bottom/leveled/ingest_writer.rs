@@ -1,4 +1,4 @@
-//! Intake of sorted entries that bypass the stages above: they become a run of level 0.
+//! IngestWriter of sorted entries that bypass the stages above: they become a run of level 0.
 //!
 //! If such a run is alone on level 0 and overlaps nothing, compaction moves its tables down by
 //! edits alone.
@@ -12,7 +12,7 @@ use super::output::Output;
 use crate::error::Result;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::EntryView;
-use crate::stages::{Completion, Intake};
+use crate::stages::{Completion, IngestWriter};
 use crate::types::{EntryKind, SeqNo};
 
 /// A run that is being written.
@@ -37,7 +37,7 @@ impl Run {
     }
 }
 
-impl Intake for Run {
+impl IngestWriter for Run {
     fn add(&mut self, keyspace: u32, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         if self.output.is_full() {
             self.output.close_table(Some((keyspace, key)))?;
