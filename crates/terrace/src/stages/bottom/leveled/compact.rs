@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::above::Above;
+use super::compaction::Compaction;
 use super::output::Output;
-use super::picked::Picked;
 use super::source::RunCursor;
 use super::split::{self, Span};
 use super::version::Table;
@@ -37,7 +37,7 @@ const STEP_BYTES: usize = 1 << 20;
 /// One compaction: the state that its parts share.
 struct Plan {
     body: Arc<Body>,
-    picked: Picked,
+    compaction: Compaction,
     /// The version when the compaction began, for all parts. `None` while the compaction waits for
     /// space: a version keeps the files of tables that are gone since, which may be the space that
     /// it waits for.
@@ -61,18 +61,18 @@ impl Drop for Plan {
     fn drop(&mut self) {
         // A cancelled job frees its tables; one that has ended has no live tables left.
         let mut busy = self.body.busy.lock();
-        for table in self.picked.tables() {
+        for table in self.compaction.tables() {
             busy.numbers.remove(&table.number());
         }
     }
 }
 
 impl Plan {
-    fn new(body: &Arc<Body>, picked: Picked) -> Plan {
+    fn new(body: &Arc<Body>, compaction: Compaction) -> Plan {
         Plan {
             version: Mutex::new(Some(body.version())),
             body: Arc::clone(body),
-            picked,
+            compaction,
             parts: Mutex::new(Parts {
                 open: 1,
                 written: Vec::new(),
@@ -88,24 +88,24 @@ impl Plan {
 
     /// Returns whether the tables can change their level without being rewritten.
     fn moves(&self) -> bool {
-        let [run] = self.picked.upper.as_slice() else {
+        let [run] = self.compaction.upper.as_slice() else {
             return false;
         };
-        if self.picked.rewrites {
+        if self.compaction.rewrites {
             return false;
         }
         // Tables that go to the last level are rewritten, so that unreadable entries go.
-        let last = self.picked.to == self.version().levels.len();
+        let last = self.compaction.to == self.version().levels.len();
         let stale = run
             .tables
             .iter()
             .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0 || t.meta.expiring > 0);
-        self.picked.lower.tables.is_empty() && !(last && stale)
+        self.compaction.lower.tables.is_empty() && !(last && stale)
     }
 
     fn move_down(&self) -> Completion {
-        let to = self.picked.to as u32;
-        let tables: Vec<Table> = self.picked.tables().map(|t| t.moved_to(to)).collect();
+        let to = self.compaction.to as u32;
+        let tables: Vec<Table> = self.compaction.tables().map(|t| t.moved_to(to)).collect();
         let numbers: Vec<u64> = tables.iter().map(Table::number).collect();
         let moved = tables
             .iter()
@@ -125,13 +125,13 @@ impl Plan {
     /// Returns the number of parts that justify one partly filled file each.
     fn part_count(&self) -> usize {
         let options = &self.body.store.options;
-        let bytes: u64 = self.picked.tables().map(|t| t.meta.bytes).sum();
+        let bytes: u64 = self.compaction.tables().map(|t| t.meta.bytes).sum();
         let worth = usize::try_from(bytes / options.table_bytes).unwrap_or(usize::MAX);
         worth.clamp(1, options.compaction_parts_max)
     }
 
     fn cursor(&self, span: &Span) -> Result<MergeCursor> {
-        let runs = self.picked.upper.iter().chain([&self.picked.lower]);
+        let runs = self.compaction.upper.iter().chain([&self.compaction.lower]);
         let ahead = self.body.shared.memory.limits.job_ahead_bytes;
         let cursors = runs.map(|run| {
             let cursor = RunCursor::new(Arc::clone(run), false).read_ahead(ahead);
@@ -144,17 +144,20 @@ impl Plan {
 
     fn output(&self, span: &Span) -> Output {
         let version = self.version();
-        let all = self.picked.tables().flat_map(|table| table.ranges.iter());
+        let all = self
+            .compaction
+            .tables()
+            .flat_map(|table| table.ranges.iter());
         let ranges = all.filter_map(|range| span.cut(range)).collect();
         let hides = self.body.lasting_ranges(&version);
-        let to = (self.picked.to as u32, self.picked.run);
+        let to = (self.compaction.to as u32, self.compaction.run);
         let below = Arc::new(version.below(to));
-        Output::new(&self.body, below, to, ranges, hides).cut_at(&self.picked.cuts)
+        Output::new(&self.body, below, to, ranges, hides).cut_at(&self.compaction.cuts)
     }
 
     fn range(&self, span: &Span) -> Result<Range> {
-        let above = self.picked.leaves_hidden.then(|| {
-            let place = (self.picked.to as u32, self.picked.run);
+        let above = self.compaction.leaves_hidden.then(|| {
+            let place = (self.compaction.to as u32, self.compaction.run);
             Above::of(&self.version(), place)
         });
         let mut range = Range {
@@ -171,7 +174,7 @@ impl Plan {
 
     /// Returns the completion of the compaction, with the output of all parts.
     fn complete(&self, written: impl IntoIterator<Item = (Span, Output)>) -> Completion {
-        let removed: Vec<u64> = self.picked.tables().map(Table::number).collect();
+        let removed: Vec<u64> = self.compaction.tables().map(Table::number).collect();
         let mut entries = 0;
         let (mut tables, mut changes) = (Vec::new(), Vec::new());
         for (_, mut output) in written {
@@ -184,7 +187,7 @@ impl Plan {
             owner: &TABLE_FILE,
             id,
         }));
-        let (body, rewrites) = (Arc::clone(&self.body), self.picked.rewrites);
+        let (body, rewrites) = (Arc::clone(&self.body), self.compaction.rewrites);
         Completion {
             edit: Edit { changes },
             apply: Box::new(move || {
@@ -271,7 +274,7 @@ pub(super) struct Rewriting {
 impl Rewriting {
     /// Begins with a table that is marked busy.
     pub(super) fn begin(body: &Arc<Body>, table: &Table) -> Result<Rewriting> {
-        let plan = Plan::new(body, Picked::rewriting(table).for_room(Arc::default()));
+        let plan = Plan::new(body, Compaction::rewriting(table).for_room(Arc::default()));
         let range = Some(plan.range(&Span::default())?);
         Ok(Rewriting { plan, range })
     }
@@ -290,9 +293,9 @@ impl Rewriting {
 }
 
 impl Compact {
-    pub(super) fn begin(body: &Arc<Body>, picked: Picked) -> Compact {
+    pub(super) fn begin(body: &Arc<Body>, compaction: Compaction) -> Compact {
         Compact {
-            plan: Arc::new(Plan::new(body, picked)),
+            plan: Arc::new(Plan::new(body, compaction)),
             left: Vec::new(),
             current: None,
             begun: false,
@@ -315,7 +318,7 @@ impl Compact {
     fn split(&mut self) -> Result<Vec<Box<dyn Job>>> {
         let mut spans = match self.plan.part_count() {
             1 => vec![Span::default()],
-            parts => split::spans(&self.plan.picked, parts)?,
+            parts => split::spans(&self.plan.compaction, parts)?,
         };
         let others = spans.split_off(1);
         self.left = spans;
@@ -425,7 +428,7 @@ impl Job for Compact {
                 let written = self.written_bytes();
                 self.give_room_back();
                 if self.refused.0 == 0 {
-                    if self.plan.body.narrow(&self.plan.picked, written)? {
+                    if self.plan.body.narrow(&self.plan.compaction, written)? {
                         self.plan.given_up.store(true, Ordering::Relaxed);
                         return Ok(Step::Done(Completion::nothing()));
                     }

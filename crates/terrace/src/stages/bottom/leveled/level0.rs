@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::picked::{Picked, span};
+use super::compaction::{Compaction, span};
 use super::version::{Run, Table, Version};
 
 /// Picks all of level 0, or its oldest runs if there are more than `runs_max`, and the tables that
@@ -14,7 +14,7 @@ pub(super) fn whole(
     base: usize,
     runs_max: usize,
     busy: &HashSet<u64>,
-) -> Option<Picked> {
+) -> Option<Compaction> {
     let newer = version.runs.len().saturating_sub(runs_max);
     let upper = version.runs[newer..].to_vec();
     let free = |tables: &[Table]| tables.iter().all(|t| !busy.contains(&t.number()));
@@ -23,7 +23,7 @@ pub(super) fn whole(
     }
     let (first, last) = span(upper.iter().flat_map(|run| &run.tables))?;
     let lower = version.level(base).overlapping(first, last);
-    free(lower).then(|| Picked {
+    free(lower).then(|| Compaction {
         to: base,
         run: 0,
         lower: Arc::new(Run::of(lower.to_vec())),
@@ -52,14 +52,14 @@ impl<'a> Piece<'a> {
         self.tables().map(|table| table.meta.bytes).sum()
     }
 
-    fn picked(&self, to: usize) -> Picked {
+    fn compaction(&self, to: usize) -> Compaction {
         let last = self.upper.iter().map(|(run, _)| *run).max();
         let mut runs = vec![Vec::new(); last.map_or(0, |last| last + 1)];
         for (run, table) in &self.upper {
             runs[*run].push(Table::clone(table));
         }
         let runs = runs.into_iter().filter(|tables| !tables.is_empty());
-        Picked {
+        Compaction {
             to,
             run: 0,
             upper: runs.map(|tables| Arc::new(Run::of(tables))).collect(),
@@ -77,7 +77,12 @@ impl<'a> Piece<'a> {
 ///
 /// If all runs together give no piece that fits, only the older runs are considered: newer ones
 /// stay above.
-pub(super) fn fitting(whole: Picked, version: &Version, fits: u64, busy: &HashSet<u64>) -> Picked {
+pub(super) fn fitting(
+    whole: Compaction,
+    version: &Version,
+    fits: u64,
+    busy: &HashSet<u64>,
+) -> Compaction {
     if whole.bytes() <= fits {
         return whole;
     }
@@ -89,14 +94,14 @@ pub(super) fn fitting(whole: Picked, version: &Version, fits: u64, busy: &HashSe
         pieces.retain(|piece| piece.tables().all(|t| !busy.contains(&t.number())));
         let fitting = pieces.iter().filter(|piece| piece.bytes() <= fits);
         if let Some(largest) = fitting.max_by_key(|piece| piece.bytes()) {
-            return largest.picked(whole.to);
+            return largest.compaction(whole.to);
         }
         if smallest.is_none() && !is_whole {
             smallest = pieces.into_iter().min_by_key(Piece::bytes);
         }
     }
     match smallest {
-        Some(piece) => piece.picked(whole.to),
+        Some(piece) => piece.compaction(whole.to),
         None => whole,
     }
 }

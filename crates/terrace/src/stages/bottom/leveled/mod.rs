@@ -25,6 +25,7 @@
 mod above;
 mod absorb;
 mod compact;
+mod compaction;
 mod delete_only;
 mod garbage;
 mod hidden;
@@ -33,7 +34,6 @@ mod level0;
 mod narrow;
 mod output;
 mod pick;
-mod picked;
 pub(crate) mod recover;
 mod request;
 mod source;
@@ -297,9 +297,10 @@ impl Bottom for Leveled {
         if let Some(job) = delete_only::next(&self.body) {
             return Ok(Some(job));
         }
-        let picked = self.body.pick(urgency);
-        Ok(picked
-            .map(|picked| Box::new(compact::Compact::begin(&self.body, picked)) as Box<dyn Job>))
+        let compaction = self.body.pick(urgency);
+        Ok(compaction.map(|compaction| {
+            Box::new(compact::Compact::begin(&self.body, compaction)) as Box<dyn Job>
+        }))
     }
 
     fn compact_range(&self, request: &Arc<RangeRequest>) {

@@ -23,9 +23,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::above::{Above, WORTH_ONE_IN};
+use super::compaction::{Compaction, Place};
 use super::delete_only;
 use super::level0;
-use super::picked::{Picked, Place};
 use super::split;
 use super::version::{Table, Version};
 use super::{Body, Busy};
@@ -91,9 +91,9 @@ impl Narrow {
 
 /// Returns the next table to rewrite for space, each at most once and only while it is live. The
 /// flag is true if other compactions wait until all of these are rewritten.
-pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked>, bool) {
-    if let Some(picked) = gathered(version, busy) {
-        return (Some(picked), true);
+pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Compaction>, bool) {
+    if let Some(compaction) = gathered(version, busy) {
+        return (Some(compaction), true);
     }
     let Narrow {
         rewrites,
@@ -117,14 +117,14 @@ pub(super) fn pick_rewrite(version: &Version, busy: &mut Busy) -> (Option<Picked
     *rewriting = Some(number);
     let table = live.get(&number);
     (
-        table.map(|table| Picked::rewriting(table).for_room(cuts)),
+        table.map(|table| Compaction::rewriting(table).for_room(cuts)),
         true,
     )
 }
 
 /// Returns the compaction that merges tables of level 0 into one run, once they are free; `None` if
 /// one is gone.
-fn gathered(version: &Version, busy: &mut Busy) -> Option<Picked> {
+fn gathered(version: &Version, busy: &mut Busy) -> Option<Compaction> {
     let Busy {
         narrow, numbers, ..
     } = busy;
@@ -149,24 +149,26 @@ fn gathered(version: &Version, busy: &mut Busy) -> Option<Picked> {
         upper.push(tables.collect::<Option<Vec<Table>>>()?);
     }
     let run = upper.first()?.first()?.meta.run;
-    Some(Picked::into_run(run, upper))
+    Some(Compaction::into_run(run, upper))
 }
 
 impl Body {
-    /// Prepares a compaction that fits after the disk has refused `picked` after `written` bytes.
+    /// Prepares a compaction that fits after the disk has refused `compaction` after `written` bytes.
     /// Returns whether there is one; the refused compaction then ends.
-    pub(super) fn narrow(&self, picked: &Picked, written: u64) -> Result<bool> {
-        if picked.rewrites || picked.to == 0 {
+    pub(super) fn narrow(&self, compaction: &Compaction, written: u64) -> Result<bool> {
+        if compaction.rewrites || compaction.to == 0 {
             // Another table may be smaller.
             return Ok(!self.busy.lock().narrow.rewrites.is_empty());
         }
         // Other files may have filled the disk, and this much is kept for tables alone.
         let fits = written.max(self.shared.reserve.held_for_tables());
-        let hidden = delete_only::hidden_in_part(self, picked.tables())?;
+        let hidden = delete_only::hidden_in_part(self, compaction.tables())?;
         let rewrites = match hidden.is_empty() {
-            true if picked.from() == 0 && self.fits_in_pieces(picked, fits) => return Ok(true),
-            true if self.rewrites_hidden()? || self.gathers(picked, fits) => return Ok(true),
-            true => cut(picked, fits)?,
+            true if compaction.from() == 0 && self.fits_in_pieces(compaction, fits) => {
+                return Ok(true);
+            }
+            true if self.rewrites_hidden()? || self.gathers(compaction, fits) => return Ok(true),
+            true => cut(compaction, fits)?,
             false => hidden.into_iter().map(Rewrite::whole).collect(),
         };
         let found = !rewrites.is_empty();
@@ -204,7 +206,7 @@ impl Body {
 
     /// Schedules the merge of the tables of level 0 in a compaction into one run, if they are of
     /// several runs and take no more space than fits.
-    fn gathers(&self, refused: &Picked, fits: u64) -> bool {
+    fn gathers(&self, refused: &Compaction, fits: u64) -> bool {
         let upper = &refused.upper;
         let bytes: u64 = upper.iter().map(|run| run.bytes()).sum();
         // BOUND: the runs become one, and another drain comes only when there is space.
@@ -220,12 +222,12 @@ impl Body {
 
     /// Notes the size that fits after a compaction of level 0 did not, and returns whether another
     /// one comes next.
-    fn fits_in_pieces(&self, refused: &Picked, fits: u64) -> bool {
+    fn fits_in_pieces(&self, refused: &Compaction, fits: u64) -> bool {
         let (mut busy, version) = self.choosing();
         // BOUND: it only falls until a compaction ends, so the same ones are not refused in turn.
         busy.narrow.fits = fits.min(busy.narrow.fits);
         let fits = busy.narrow.fits;
-        let numbers = |picked: &Picked| picked.tables().map(Table::number).collect();
+        let numbers = |compaction: &Compaction| compaction.tables().map(Table::number).collect();
         let refused_numbers: HashSet<u64> = numbers(refused);
         let others = &busy.numbers - &refused_numbers;
         let (runs_max, base) = (self.shared.memory.limits.runs, refused.to);
@@ -239,19 +241,19 @@ impl Body {
 
 /// Returns the tables of a compaction that span a key at which it should be cut, the largest first:
 /// the resulting files take a little more space, and small ones need less.
-fn cut(picked: &Picked, fits: u64) -> Result<Vec<Rewrite>> {
-    let tables = picked.tables().count() as u64;
+fn cut(compaction: &Compaction, fits: u64) -> Result<Vec<Rewrite>> {
+    let tables = compaction.tables().count() as u64;
     let parts_max = (fits / 4 / (tables * BLOCK_BYTES)).clamp(2, PARTS_MAX);
-    let parts = picked.bytes().div_ceil((fits / 4 * 3).max(1));
+    let parts = compaction.bytes().div_ceil((fits / 4 * 3).max(1));
     let parts = parts.clamp(2, parts_max) as usize;
     // Tables of level 0 overlap all others, so their first keys alone say little.
-    let cuts = split::cuts(picked, parts, 2 * parts)?;
+    let cuts = split::cuts(compaction, parts, 2 * parts)?;
     let inside = |table: &Table| {
         let cuts = cuts.iter();
         let cuts = cuts.filter(|(keyspace, key)| table.reaches_over((*keyspace, key)));
         cuts.cloned().collect::<Arc<[Place]>>()
     };
-    let tables = picked.tables().map(|table| (table, inside(table)));
+    let tables = compaction.tables().map(|table| (table, inside(table)));
     let mut tables: Vec<_> = tables.filter(|(_, cuts)| !cuts.is_empty()).collect();
     tables.sort_by_key(|(table, _)| Reverse(table.meta.bytes));
     let rewrites = tables.into_iter().map(|(table, cuts)| Rewrite {

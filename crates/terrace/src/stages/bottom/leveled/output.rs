@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_media::FileSystem;
 
+use super::compaction::Place;
 use super::garbage::Sampler;
-use super::picked::Place;
 use super::version::{Table, Version};
 use super::{Body, TableStore};
 use crate::canary::failpoint;

@@ -10,7 +10,7 @@ use std::cell::LazyCell;
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use super::picked::Picked;
+use super::compaction::Compaction;
 use super::request::{self, Due};
 use super::version::{Table, Version};
 use super::{Body, Busy, LeveledOptions};
@@ -92,7 +92,7 @@ pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
 impl Body {
     /// Returns the most urgent compaction, with its tables marked busy, or `None` if there is none
     /// or its tables are busy. For `Everything`, level 0 is compacted even if it has few runs.
-    pub(super) fn pick(&self, urgency: Urgency) -> Option<Picked> {
+    pub(super) fn pick(&self, urgency: Urgency) -> Option<Compaction> {
         let everything = urgency == Urgency::Everything;
         let (mut busy, version) = self.choosing();
         let busy = &mut *busy;
@@ -100,9 +100,9 @@ impl Body {
         let (base, targets) = targets(&version, options);
         let runs_max = self.shared.memory.limits.runs;
         let (rewrite, others_wait) = narrow::pick_rewrite(&version, busy);
-        if let Some(picked) = rewrite {
-            busy.numbers.extend(picked.tables().map(Table::number));
-            return Some(picked);
+        if let Some(compaction) = rewrite {
+            busy.numbers.extend(compaction.tables().map(Table::number));
+            return Some(compaction);
         }
         if others_wait {
             return None;
@@ -116,7 +116,7 @@ impl Body {
         };
         busy.requests.retain(|request| request.strong_count() > 0);
         for request in busy.requests.iter().filter_map(Weak::upgrade) {
-            let picked = match request::due(&version, &request) {
+            let compaction = match request::due(&version, &request) {
                 Some(Due::Runs) => level0(busy),
                 Some(Due::Tables(level, tables)) => tables
                     .iter()
@@ -124,12 +124,12 @@ impl Body {
                 Some(Due::Rewrites(tables)) => tables
                     .iter()
                     .find(|table| !busy.numbers.contains(&table.number()))
-                    .map(Picked::rewriting),
+                    .map(Compaction::rewriting),
                 None => None,
             };
-            if let Some(picked) = picked {
-                busy.numbers.extend(picked.tables().map(Table::number));
-                return Some(picked);
+            if let Some(compaction) = compaction {
+                busy.numbers.extend(compaction.tables().map(Table::number));
+                return Some(compaction);
             }
         }
         let garbage = self.garbage(&version).score(urgency);
@@ -145,30 +145,30 @@ impl Body {
             if level > 0 && *is_full {
                 continue;
             }
-            let picked = match level {
+            let compaction = match level {
                 0 => level0(busy),
                 _ => {
                     let next = &busy.next[level];
                     pick_table(&version, level, level + 1, next, &busy.numbers)
                 }
             };
-            if let Some(picked) = picked {
-                busy.numbers.extend(picked.tables().map(Table::number));
-                if let Some(last) = picked.upper.iter().flat_map(|r| r.tables.last()).last() {
+            if let Some(compaction) = compaction {
+                busy.numbers.extend(compaction.tables().map(Table::number));
+                if let Some(last) = compaction.upper.iter().flat_map(|r| r.tables.last()).last() {
                     busy.next[level] = Some((last.meta.last.0, last.meta.last.1.clone()));
                 }
-                return Some(picked);
+                return Some(compaction);
             }
         }
         let dropped = self.shared.dropped.all();
-        if let Some(picked) = pick_dropped(&version, &dropped, &busy.numbers) {
-            busy.numbers.insert(picked.upper[0].tables[0].number());
-            return Some(picked);
+        if let Some(compaction) = pick_dropped(&version, &dropped, &busy.numbers) {
+            busy.numbers.insert(compaction.upper[0].tables[0].number());
+            return Some(compaction);
         }
         let oldest = self.shared.snapshots.stripes().oldest();
-        let picked = pick_stale(&version, oldest, self.shared.horizon(), &busy.numbers)?;
-        busy.numbers.extend(picked.tables().map(Table::number));
-        Some(picked)
+        let compaction = pick_stale(&version, oldest, self.shared.horizon(), &busy.numbers)?;
+        busy.numbers.extend(compaction.tables().map(Table::number));
+        Some(compaction)
     }
 }
 
@@ -176,10 +176,10 @@ type Numbers = HashSet<u64>;
 
 /// Returns a table below level 0 that may have entries of dropped keyspaces among others, to be
 /// rewritten without them. Each is rewritten once, since it is then known to have none.
-fn pick_dropped(version: &Version, dropped: &Arc<Vec<u32>>, busy: &Numbers) -> Option<Picked> {
+fn pick_dropped(version: &Version, dropped: &Arc<Vec<u32>>, busy: &Numbers) -> Option<Compaction> {
     let mut tables = version.levels.iter().flat_map(|run| &run.tables);
     let table = tables.find(|t| !busy.contains(&t.number()) && t.may_have_dropped(dropped))?;
-    Some(Picked::rewriting(table))
+    Some(Compaction::rewriting(table))
 }
 
 /// Returns a table with range deletes, or half of whose entries have expired, though its level
@@ -191,7 +191,7 @@ fn pick_stale(
     oldest: Option<SeqNo>,
     horizon: Millis,
     busy: &Numbers,
-) -> Option<Picked> {
+) -> Option<Compaction> {
     let depth = version.levels.len();
     let stale = |t: &Table| {
         let expired = t.meta.expiry_last <= horizon && 2 * t.meta.expiring >= t.meta.entries;
@@ -209,7 +209,7 @@ fn pick_stale(
                 false => &[],
             };
             if lower.iter().all(|t| !busy.contains(&t.number())) {
-                return Some(Picked::one(to, table, lower));
+                return Some(Compaction::one(to, table, lower));
             }
         }
     }
@@ -217,14 +217,14 @@ fn pick_stale(
 }
 
 /// Picks a table of the level above `to`, if it and the tables that it overlaps below are free.
-fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Option<Picked> {
+fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Option<Compaction> {
     let (first, last) = table.reach();
     let lower = version.level(to).overlapping(first, last);
     let mut all = lower.iter().chain([table]);
     if all.any(|t| busy.contains(&t.number())) {
         return None;
     }
-    Some(Picked::one(to, table, lower))
+    Some(Compaction::one(to, table, lower))
 }
 
 /// Picks a table in a circle, from the key where the last compaction of the level ended; it and the
@@ -235,7 +235,7 @@ fn pick_table(
     to: usize,
     next: &Option<(u32, Vec<u8>)>,
     busy: &Numbers,
-) -> Option<Picked> {
+) -> Option<Compaction> {
     let run = version.level(level);
     let start = next.as_ref().map_or(0, |(keyspace, key)| {
         run.tables

@@ -3,7 +3,7 @@
 //! Only tables that are large compared to the parts have their index read; for the others the first
 //! key suffices.
 
-use super::picked::{Picked, Place};
+use super::compaction::{Compaction, Place};
 use crate::error::Result;
 use crate::parts::iter::EntryView;
 use crate::parts::key::Target;
@@ -52,12 +52,12 @@ impl Span {
 }
 
 /// Returns at most `parts` ranges that together cover everything, in key order.
-pub(super) fn spans(picked: &Picked, parts: usize) -> Result<Vec<Span>> {
+pub(super) fn spans(compaction: &Compaction, parts: usize) -> Result<Vec<Span>> {
     let mut spans = Vec::new();
     let mut from = None;
-    let tables = picked.tables().count();
+    let tables = compaction.tables().count();
     let pieces = (parts * SAMPLES_PER_PART).div_ceil(tables.max(1));
-    for cut in cuts(picked, parts, pieces)? {
+    for cut in cuts(compaction, parts, pieces)? {
         spans.push(Span {
             from: from.replace(cut.clone()),
             to: Some(cut),
@@ -69,10 +69,10 @@ pub(super) fn spans(picked: &Picked, parts: usize) -> Result<Vec<Span>> {
 
 /// Returns ascending keys, fewer than `parts`, with about as many bytes between any two. Each table
 /// is sampled in `pieces` pieces.
-pub(super) fn cuts(picked: &Picked, parts: usize, pieces: usize) -> Result<Vec<Place>> {
+pub(super) fn cuts(compaction: &Compaction, parts: usize, pieces: usize) -> Result<Vec<Place>> {
     // The first key of a piece of a table, and the bytes of the piece.
     let mut samples: Vec<(Place, u64)> = Vec::new();
-    for table in picked.tables() {
+    for table in compaction.tables() {
         let mut firsts = vec![table.meta.first.clone()];
         if pieces > 1 {
             firsts.extend(

@@ -147,27 +147,27 @@ fn runs_are_newest_first() {
     assert!(!reaches(1, 9), "level 0 is above");
 }
 
-/// If there are too many runs for one compaction, the oldest are picked, and only all of them
+/// If there are too many runs for one compaction, the oldest are compaction, and only all of them
 /// together; none is left out that is older than one that moves.
 #[test]
 fn the_oldest_runs_are_picked_where_all_are_too_many() {
     let store = store();
     let tables: Vec<Table> = (1..=9).map(|number| table(&store, number, 0, 10)).collect();
     let version = Version::of(6, &tables);
-    let picked = |runs_max: usize, busy: &[u64]| {
+    let compaction = |runs_max: usize, busy: &[u64]| {
         let busy = busy.iter().copied().collect();
-        let picked = level0::whole(&version, 6, runs_max, &busy)?;
-        let mut numbers: Vec<u64> = picked.tables().map(Table::number).collect();
+        let compaction = level0::whole(&version, 6, runs_max, &busy)?;
+        let mut numbers: Vec<u64> = compaction.tables().map(Table::number).collect();
         numbers.sort_unstable();
         Some(numbers)
     };
-    assert_eq!(picked(usize::MAX, &[]), Some((1..=9).collect()));
-    assert_eq!(picked(9, &[]), Some((1..=9).collect()));
-    assert_eq!(picked(4, &[]), Some(vec![1, 2, 3, 4]));
-    assert_eq!(picked(4, &[9]), Some(vec![1, 2, 3, 4]));
+    assert_eq!(compaction(usize::MAX, &[]), Some((1..=9).collect()));
+    assert_eq!(compaction(9, &[]), Some((1..=9).collect()));
+    assert_eq!(compaction(4, &[]), Some(vec![1, 2, 3, 4]));
+    assert_eq!(compaction(4, &[9]), Some(vec![1, 2, 3, 4]));
     // While the oldest is moving down nothing may pass it.
-    assert_eq!(picked(4, &[1]), None);
-    assert_eq!(picked(usize::MAX, &[9]), None);
+    assert_eq!(compaction(4, &[1]), None);
+    assert_eq!(compaction(usize::MAX, &[9]), None);
 }
 
 /// A table: number, level, run, first and last key, and the end of its range deletes.
@@ -187,12 +187,12 @@ fn pieces_of(tables: &[Row]) -> Version {
     Version::of(6, &tables.collect::<Vec<_>>())
 }
 
-/// Returns the numbers of the tables that are picked from level 0 if `fits` bytes fit.
+/// Returns the numbers of the tables that are compaction from level 0 if `fits` bytes fit.
 fn numbers_of_piece(version: &Version, fits: u64, busy: &[u64]) -> Vec<u64> {
     let whole = level0::whole(version, 6, usize::MAX, &HashSet::new()).unwrap();
     let busy = busy.iter().copied().collect();
-    let picked = level0::fitting(whole, version, fits, &busy);
-    let mut numbers: Vec<u64> = picked.tables().map(Table::number).collect();
+    let compaction = level0::fitting(whole, version, fits, &busy);
+    let mut numbers: Vec<u64> = compaction.tables().map(Table::number).collect();
     numbers.sort_unstable();
     numbers
 }

@@ -9,12 +9,12 @@ use crate::parts::ranges::Key;
 pub(super) type Place = (u32, Vec<u8>);
 
 /// The input of one compaction.
-pub(super) struct Picked {
+pub(super) struct Compaction {
     /// The level of the result.
     pub(super) to: usize,
     /// The run of level 0 for the result, or 0 for deeper levels.
     pub(super) run: u64,
-    /// Runs of level 0, or one run with the picked tables; newest first.
+    /// Runs of level 0, or one run with the compaction tables; newest first.
     pub(super) upper: Vec<Arc<Run>>,
     /// The tables of `to` that they overlap.
     pub(super) lower: Arc<Run>,
@@ -27,10 +27,10 @@ pub(super) struct Picked {
     pub(super) leaves_hidden: bool,
 }
 
-impl Picked {
+impl Compaction {
     /// Merges one table with tables of another level.
-    pub(super) fn one(to: usize, table: &Table, lower: &[Table]) -> Picked {
-        Picked {
+    pub(super) fn one(to: usize, table: &Table, lower: &[Table]) -> Compaction {
+        Compaction {
             to,
             run: 0,
             upper: vec![Arc::new(Run::of(vec![table.clone()]))],
@@ -43,8 +43,8 @@ impl Picked {
 
     /// Merges tables of several runs of level 0 into one of them, which has the number `run`. No
     /// other table of these runs has a key between theirs.
-    pub(super) fn into_run(run: u64, upper: Vec<Vec<Table>>) -> Picked {
-        Picked {
+    pub(super) fn into_run(run: u64, upper: Vec<Vec<Table>>) -> Compaction {
+        Compaction {
             to: 0,
             run,
             upper: upper
@@ -59,8 +59,8 @@ impl Picked {
     }
 
     /// Rewrites one table in place and drops the entries that no reader can see.
-    pub(super) fn rewriting(table: &Table) -> Picked {
-        Picked {
+    pub(super) fn rewriting(table: &Table) -> Compaction {
+        Compaction {
             to: table.meta.level as usize,
             run: table.meta.run,
             upper: vec![Arc::new(Run::of(vec![table.clone()]))],
@@ -73,8 +73,8 @@ impl Picked {
 
     /// Leaves out the entries that tables above hide, and begins a new table before each of these
     /// keys, which ascend.
-    pub(super) fn for_room(self, cuts: Arc<[Place]>) -> Picked {
-        Picked {
+    pub(super) fn for_room(self, cuts: Arc<[Place]>) -> Compaction {
+        Compaction {
             cuts,
             leaves_hidden: true,
             ..self
