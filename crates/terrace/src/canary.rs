@@ -110,7 +110,7 @@ canaries! {
     /// The time of a snapshot is taken before its number.
     TimeFirst => "time-first" in "parts/snapshots.rs",
     /// Tables that range deletes cover completely stay until they are compacted.
-    RoomKept => "room-kept" in "leveled/vanish.rs",
+    RoomKept => "room-kept" in "leveled/delete_only.rs",
     /// A memtable that a writer needs is left for others to make.
     SpareUnmade => "spare-unmade" in "engine/admission.rs",
     /// A file with the name of a log or a table is accepted as the database's own, whatever its

@@ -41,10 +41,10 @@ pub(crate) struct Parts {
 
 /// Whatever must outlive one view and all views before it.
 #[derive(Default)]
-struct Tail(Mutex<TailBody>);
+struct Tail(Mutex<TailInner>);
 
 #[derive(Default)]
-struct TailBody {
+struct TailInner {
     garbage: Vec<Garbage>,
     tokens: Vec<Arc<()>>,
     next: Option<Arc<Tail>>,
@@ -52,12 +52,12 @@ struct TailBody {
 
 impl Drop for Tail {
     fn drop(&mut self) {
-        let body = self.0.get_mut();
-        body.garbage.clear();
-        body.tokens.clear();
+        let inner = self.0.get_mut();
+        inner.garbage.clear();
+        inner.tokens.clear();
         // One after the other instead of each inside the drop of the previous: a long-pinned view
         // may hold a chain of thousands of tails.
-        let mut next = body.next.take();
+        let mut next = inner.next.take();
         // BOUND: the chain is finite and each turn removes one.
         while let Some(mut tail) = next.and_then(Arc::into_inner) {
             next = tail.0.get_mut().next.take();
@@ -149,10 +149,10 @@ impl Views {
         let Some(old) = old else {
             return;
         };
-        let mut body = old.tail.0.lock();
-        body.garbage.extend(garbage);
-        body.tokens = tokens;
-        body.next = Some(tail);
+        let mut inner = old.tail.0.lock();
+        inner.garbage.extend(garbage);
+        inner.tokens = tokens;
+        inner.next = Some(tail);
     }
 }
 

@@ -38,11 +38,11 @@ pub(crate) struct LateKeys {
     /// The memory limit. Beyond it, all keys are dropped.
     bytes_max: u64,
     /// LOCK: held for a lookup or an insertion; takes no other lock.
-    body: Mutex<Body>,
+    inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
-struct Body {
+struct Inner {
     runs: Runs,
     /// The number of the oldest range delete.
     first: SeqNo,
@@ -65,7 +65,7 @@ impl LateKeys {
         LateKeys {
             any: AtomicBool::new(false),
             bytes_max,
-            body: Mutex::default(),
+            inner: Mutex::default(),
         }
     }
 
@@ -83,27 +83,27 @@ impl LateKeys {
         let Some(first) = ranges.iter().map(|range| range.seq).min() else {
             return;
         };
-        let mut body = self.body.lock();
-        if !self.any() || first < body.first {
-            body.first = first;
+        let mut inner = self.inner.lock();
+        if !self.any() || first < inner.first {
+            inner.first = first;
         }
         // Queries only ask whether any range delete precedes an entry.
-        body.runs.add(ranges.to_vec(), Keep::Oldest);
+        inner.runs.add(ranges.to_vec(), Keep::Oldest);
         self.any.store(true, Ordering::Relaxed);
     }
 
     /// Notes an entry that is about to become visible, if it is in a deleted range.
     pub(crate) fn note(&self, keyspace: u32, key: &[u8], seq: SeqNo) {
-        let mut body = self.body.lock();
-        if body.overflown || body.runs.set().newest(keyspace, key, seq).is_none() {
+        let mut inner = self.inner.lock();
+        if inner.overflown || inner.runs.set().newest(keyspace, key, seq).is_none() {
             return;
         }
-        if body.keys.insert((keyspace, key.to_vec())) {
-            body.bytes += key.len() as u64 + KEY_BYTES;
+        if inner.keys.insert((keyspace, key.to_vec())) {
+            inner.bytes += key.len() as u64 + KEY_BYTES;
         }
-        if body.bytes > self.bytes_max {
-            body.overflown = true;
-            body.keys = BTreeSet::new();
+        if inner.bytes > self.bytes_max {
+            inner.overflown = true;
+            inner.keys = BTreeSet::new();
         }
     }
 
@@ -119,8 +119,8 @@ impl LateKeys {
         if !self.any() {
             return Newer::Unknown;
         }
-        let body = self.body.lock();
-        if than < body.first || body.overflown {
+        let inner = self.inner.lock();
+        if than < inner.first || inner.overflown {
             return Newer::Unknown;
         }
         let low = Bound::Included((from.keyspace, from.key.to_vec()));
@@ -134,7 +134,7 @@ impl LateKeys {
         if places.is_gt() || places.is_eq() && to.seq == SEQ_MAX {
             return Newer::No;
         }
-        let mut between = body.keys.range((low, high));
+        let mut between = inner.keys.range((low, high));
         let found = if last {
             between.next_back()
         } else {

@@ -45,10 +45,10 @@ impl Runs {
 
 /// The range deletes of memtables and of the buffer.
 #[derive(Default)]
-pub(crate) struct LiveRanges(Mutex<Body>);
+pub(crate) struct LiveRanges(Mutex<Inner>);
 
 #[derive(Default)]
-struct Body {
+struct Inner {
     runs: Runs,
     /// The tokens for the views that precede these range deletes.
     tokens: Vec<Arc<()>>,
@@ -71,16 +71,18 @@ impl LiveRanges {
             return;
         };
         let newest = ranges.iter().map(|range| range.seq).max();
-        let mut body = self.0.lock();
-        body.newest = body.newest.max(newest.unwrap_or(least));
+        let mut inner = self.0.lock();
+        inner.newest = inner.newest.max(newest.unwrap_or(least));
         if !logged {
-            body.unlogged = Some(body.unlogged.map_or(least, |seq| seq.min(least)));
+            inner.unlogged = Some(inner.unlogged.map_or(least, |seq| seq.min(least)));
         }
-        body.runs.add(ranges, Keep::Readable(readable));
+        inner.runs.add(ranges, Keep::Readable(readable));
         let token = Arc::new(());
-        body.unsettled.retain(|(_, token)| token.strong_count() > 0);
-        body.unsettled.push((least, Arc::downgrade(&token)));
-        body.tokens.push(token);
+        inner
+            .unsettled
+            .retain(|(_, token)| token.strong_count() > 0);
+        inner.unsettled.push((least, Arc::downgrade(&token)));
+        inner.tokens.push(token);
     }
 
     /// Takes the tokens that a view being installed must hand to the view before it. They are
@@ -108,9 +110,9 @@ impl LiveRanges {
     /// Returns whether range deletes were added since the last call, so that the logs must be
     /// checked.
     pub(crate) fn look(&self) -> bool {
-        let mut body = self.0.lock();
-        let due = !body.runs.0.is_empty() && body.newest > body.looked;
-        body.looked = body.newest;
+        let mut inner = self.0.lock();
+        let due = !inner.runs.0.is_empty() && inner.newest > inner.looked;
+        inner.looked = inner.newest;
         due
     }
 
@@ -121,32 +123,32 @@ impl LiveRanges {
 
     /// Notes that all logs up to a number are synced.
     pub(crate) fn mark_synced(&self, upto: SeqNo) {
-        let mut body = self.0.lock();
-        body.synced = body.synced.max(upto);
+        let mut inner = self.0.lock();
+        inner.synced = inner.synced.max(upto);
     }
 
     /// Returns the number up to which every range delete is in a synced log, so that a job may act
     /// on it before it is in a table.
     pub(crate) fn durable(&self) -> SeqNo {
-        let body = self.0.lock();
-        let unlogged = body
+        let inner = self.0.lock();
+        let unlogged = inner
             .unlogged
             .map_or(SeqNo::MAX, |seq| seq.saturating_sub(1));
-        body.synced.min(unlogged)
+        inner.synced.min(unlogged)
     }
 
     /// Removes the range deletes up to a number: they are in the bottom, and nothing above it is as
     /// old.
     pub(crate) fn trim(&self, upto: SeqNo, readable: &Readable) {
-        let mut body = self.0.lock();
-        if !body.runs.0.is_empty() {
+        let mut inner = self.0.lock();
+        if !inner.runs.0.is_empty() {
             let keep = Keep::Readable(readable);
-            body.runs.retain(|range| range.seq > upto, keep);
+            inner.runs.retain(|range| range.seq > upto, keep);
         }
-        if body.unlogged.is_some_and(|seq| seq <= upto) {
+        if inner.unlogged.is_some_and(|seq| seq <= upto) {
             // It is in a table now. A later one without a log may remain, so the next number counts
             // as unlogged.
-            body.unlogged = (body.newest > upto).then_some(upto + 1);
+            inner.unlogged = (inner.newest > upto).then_some(upto + 1);
         }
     }
 
@@ -168,9 +170,11 @@ impl LiveRanges {
     /// Returns the number up to which every view has all range deletes.
     pub(crate) fn settled_upto(&self) -> SeqNo {
         failpoint!(RangeUnsettled => return SeqNo::MAX);
-        let mut body = self.0.lock();
-        body.unsettled.retain(|(_, token)| token.strong_count() > 0);
-        let least = body.unsettled.iter().map(|(seq, _)| *seq).min();
+        let mut inner = self.0.lock();
+        inner
+            .unsettled
+            .retain(|(_, token)| token.strong_count() > 0);
+        let least = inner.unsettled.iter().map(|(seq, _)| *seq).min();
         least.map_or(SeqNo::MAX, |seq| seq.saturating_sub(1))
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::Body;
+use super::Inner;
 use super::hidden::{Hidden, Progress};
 use super::output::Output;
 use crate::error::{Error, ErrorKind, Result};
@@ -24,7 +24,7 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// One drain.
 pub(super) struct Absorb {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     drain: Option<Drain>,
     run: u64,
     /// `None` until all entries are in place: the snapshots are read only then.
@@ -44,11 +44,11 @@ pub(super) struct Absorb {
 impl Absorb {
     /// Creates the job. `waits`: the bottom accepts no drain for now, so this one makes space and
     /// is put back.
-    pub(super) fn begin(body: &Arc<Body>, drain: Drain, waits: bool) -> Absorb {
+    pub(super) fn begin(inner: &Arc<Inner>, drain: Drain, waits: bool) -> Absorb {
         // Runs of level 0 are ordered by these numbers; drains come one after the other.
-        let run = body.shared.next_id();
+        let run = inner.shared.next_id();
         Absorb {
-            body: Arc::clone(body),
+            inner: Arc::clone(inner),
             drain: Some(drain),
             run,
             output: None,
@@ -70,14 +70,14 @@ impl Absorb {
         }
         // The snapshots are read now and not earlier, so that they include one taken just before a
         // recent write.
-        let durable = drain.durable.max(self.body.shared.ranges.durable());
+        let durable = drain.durable.max(self.inner.shared.ranges.durable());
         let begin = || {
-            let version = self.body.version();
-            let live = &self.body.shared.ranges;
+            let version = self.inner.version();
+            let live = &self.inner.shared.ranges;
             let hides = live.applicable(durable, version.ranges.clone());
             let hides = hides.into_iter().collect();
-            let mut output = Output::new(&self.body, version, (0, self.run), ranges, hides);
-            if self.body.shared.pool_outlives() {
+            let mut output = Output::new(&self.inner, version, (0, self.run), ranges, hides);
+            if self.inner.shared.pool_outlives() {
                 output.lend_to_deletes();
             }
             output
@@ -121,7 +121,7 @@ impl Absorb {
 
     /// Returns the number of tries after which the job returns its sources.
     fn tries(&self) -> u32 {
-        match self.body.shared.options.background.workers {
+        match self.inner.shared.options.background.workers {
             // Without threads each try is another call.
             Workers::Manual => 1,
             _ => REFUSED_MAX,
@@ -184,7 +184,7 @@ impl Job for Absorb {
             return Ok(give_back(drain, Completion::nothing()));
         }
         if std::mem::take(&mut self.waits) {
-            self.hidden = Some(Hidden::begin(&self.body, &mut drain, None)?);
+            self.hidden = Some(Hidden::begin(&self.inner, &mut drain, None)?);
         }
         if let Some(hidden) = self.hidden.take() {
             return self.make_room(hidden, drain);
@@ -204,12 +204,12 @@ impl Job for Absorb {
                 // Nothing is lost: the source stays until this has succeeded.
                 self.output = None;
                 if drain.put_back.is_none() {
-                    self.body.rewrites_hidden()?;
+                    self.inner.rewrites_hidden()?;
                     self.drain = Some(drain);
                     return Ok(self.refuse(e));
                 }
                 // The refusal is reported to callers only if no table can be rewritten for space.
-                self.hidden = Some(Hidden::begin(&self.body, &mut drain, Some(e))?);
+                self.hidden = Some(Hidden::begin(&self.inner, &mut drain, Some(e))?);
                 self.drain = Some(drain);
                 return Ok(Step::More);
             }
@@ -219,7 +219,7 @@ impl Job for Absorb {
             Some(output) => (output.entries(), output.finish()),
             None => Default::default(),
         };
-        let body = Arc::clone(&self.body);
+        let inner = Arc::clone(&self.inner);
         self.credit = drain.credit;
         let mut edit = drain.edit;
         edit.changes.extend(changes);
@@ -229,10 +229,10 @@ impl Job for Absorb {
         Ok(Step::Done(Completion {
             edit,
             apply: Box::new(move || {
-                body.install(&[], &tables);
+                inner.install(&[], &tables);
                 forget();
                 // Not before the entries that they cover are forgotten above.
-                let shared = &body.shared;
+                let shared = &inner.shared;
                 shared.ranges.trim(seq_last, &shared.readable());
             }),
             garbage: Vec::new(),

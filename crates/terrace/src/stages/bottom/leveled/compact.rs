@@ -21,7 +21,7 @@ use super::output::Output;
 use super::source::RunCursor;
 use super::split::{self, Span};
 use super::version::Table;
-use super::{Body, Version};
+use super::{Inner, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::manifest::item::Item;
@@ -36,12 +36,12 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// One compaction: the state that its parts share.
 struct Plan {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     compaction: Compaction,
     /// The version when the compaction began, for all parts. `None` while the compaction waits for
     /// space: a version keeps the files of tables that are gone since, which may be the space that
     /// it waits for.
-    /// LOCK: before the body's, which is taken under it.
+    /// LOCK: before the inner's, which is taken under it.
     version: Mutex<Option<Arc<Version>>>,
     /// LOCK: held briefly.
     parts: Mutex<Parts>,
@@ -60,7 +60,7 @@ struct Parts {
 impl Drop for Plan {
     fn drop(&mut self) {
         // A cancelled job frees its tables; one that has ended has no live tables left.
-        let mut busy = self.body.busy.lock();
+        let mut busy = self.inner.busy.lock();
         for table in self.compaction.tables() {
             busy.numbers.remove(&table.number());
         }
@@ -68,10 +68,10 @@ impl Drop for Plan {
 }
 
 impl Plan {
-    fn new(body: &Arc<Body>, compaction: Compaction) -> Plan {
+    fn new(inner: &Arc<Inner>, compaction: Compaction) -> Plan {
         Plan {
-            version: Mutex::new(Some(body.version())),
-            body: Arc::clone(body),
+            version: Mutex::new(Some(inner.version())),
+            inner: Arc::clone(inner),
             compaction,
             parts: Mutex::new(Parts {
                 open: 1,
@@ -83,7 +83,7 @@ impl Plan {
 
     fn version(&self) -> Arc<Version> {
         let mut version = self.version.lock();
-        Arc::clone(version.get_or_insert_with(|| self.body.version()))
+        Arc::clone(version.get_or_insert_with(|| self.inner.version()))
     }
 
     /// Returns whether the tables can change their level without being rewritten.
@@ -113,10 +113,10 @@ impl Plan {
         let edit = Edit {
             changes: moved.map(Change::Changed).collect(),
         };
-        let body = Arc::clone(&self.body);
+        let inner = Arc::clone(&self.inner);
         Completion {
             edit,
-            apply: Box::new(move || body.install(&numbers, &tables)),
+            apply: Box::new(move || inner.install(&numbers, &tables)),
             garbage: Vec::new(),
             entries: 0,
         }
@@ -124,7 +124,7 @@ impl Plan {
 
     /// Returns the number of parts that justify one partly filled file each.
     fn part_count(&self) -> usize {
-        let options = &self.body.store.options;
+        let options = &self.inner.store.options;
         let bytes: u64 = self.compaction.tables().map(|t| t.meta.bytes).sum();
         let worth = usize::try_from(bytes / options.table_bytes).unwrap_or(usize::MAX);
         worth.clamp(1, options.compaction_parts_max)
@@ -132,7 +132,7 @@ impl Plan {
 
     fn cursor(&self, span: &Span) -> Result<MergeCursor> {
         let runs = self.compaction.upper.iter().chain([&self.compaction.lower]);
-        let ahead = self.body.shared.memory.limits.job_ahead_bytes;
+        let ahead = self.inner.shared.memory.limits.job_ahead_bytes;
         let cursors = runs.map(|run| {
             let cursor = RunCursor::new(Arc::clone(run), false).read_ahead(ahead);
             Box::new(cursor) as Box<dyn Cursor>
@@ -149,10 +149,10 @@ impl Plan {
             .tables()
             .flat_map(|table| table.ranges.iter());
         let ranges = all.filter_map(|range| span.cut(range)).collect();
-        let hides = self.body.lasting_ranges(&version);
+        let hides = self.inner.lasting_ranges(&version);
         let to = (self.compaction.to as u32, self.compaction.run);
         let below = Arc::new(version.below(to));
-        Output::new(&self.body, below, to, ranges, hides).cut_at(&self.compaction.cuts)
+        Output::new(&self.inner, below, to, ranges, hides).cut_at(&self.compaction.cuts)
     }
 
     fn range(&self, span: &Span) -> Result<Range> {
@@ -187,13 +187,13 @@ impl Plan {
             owner: &TABLE_FILE,
             id,
         }));
-        let (body, rewrites) = (Arc::clone(&self.body), self.compaction.rewrites);
+        let (inner, rewrites) = (Arc::clone(&self.inner), self.compaction.rewrites);
         Completion {
             edit: Edit { changes },
             apply: Box::new(move || {
-                body.install(&removed, &tables);
+                inner.install(&removed, &tables);
                 if !rewrites {
-                    body.busy.lock().narrow.widen();
+                    inner.busy.lock().narrow.widen();
                 }
             }),
             garbage: Vec::new(),
@@ -273,8 +273,8 @@ pub(super) struct Rewriting {
 
 impl Rewriting {
     /// Begins with a table that is marked busy.
-    pub(super) fn begin(body: &Arc<Body>, table: &Table) -> Result<Rewriting> {
-        let plan = Plan::new(body, Compaction::rewriting(table).for_room(Arc::default()));
+    pub(super) fn begin(inner: &Arc<Inner>, table: &Table) -> Result<Rewriting> {
+        let plan = Plan::new(inner, Compaction::rewriting(table).for_room(Arc::default()));
         let range = Some(plan.range(&Span::default())?);
         Ok(Rewriting { plan, range })
     }
@@ -293,9 +293,9 @@ impl Rewriting {
 }
 
 impl Compact {
-    pub(super) fn begin(body: &Arc<Body>, compaction: Compaction) -> Compact {
+    pub(super) fn begin(inner: &Arc<Inner>, compaction: Compaction) -> Compact {
         Compact {
-            plan: Arc::new(Plan::new(body, compaction)),
+            plan: Arc::new(Plan::new(inner, compaction)),
             left: Vec::new(),
             current: None,
             begun: false,
@@ -375,10 +375,10 @@ impl Compact {
     /// Returns the state on which the choice of a compaction depends: the tables, and the number up
     /// to which range deletes above them are durable.
     fn seen(&self) -> (Weak<Version>, SeqNo) {
-        let body = &self.plan.body;
+        let inner = &self.plan.inner;
         (
-            Arc::downgrade(&body.version()),
-            body.shared.ranges.durable(),
+            Arc::downgrade(&inner.version()),
+            inner.shared.ranges.durable(),
         )
     }
 
@@ -428,7 +428,7 @@ impl Job for Compact {
                 let written = self.written_bytes();
                 self.give_room_back();
                 if self.refused.0 == 0 {
-                    if self.plan.body.narrow(&self.plan.compaction, written)? {
+                    if self.plan.inner.narrow(&self.plan.compaction, written)? {
                         self.plan.given_up.store(true, Ordering::Relaxed);
                         return Ok(Step::Done(Completion::nothing()));
                     }

@@ -16,7 +16,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use super::Body;
+use super::Inner;
 use super::version::{Table, Version};
 use crate::canary::{self, Canary};
 use crate::error::Result;
@@ -41,7 +41,7 @@ pub(super) struct Looked {
 
 /// Tables that are covered entirely.
 pub(super) struct DeleteOnly {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     tables: Vec<Table>,
 }
 
@@ -137,12 +137,12 @@ fn hides_by(
 /// Returns the numbers of the tables to rewrite because much of them is hidden, the smallest table
 /// first. A rewritten table has nothing that the same range deletes hide, so it is not found twice.
 pub(super) fn hidden_in_part<'a>(
-    body: &Body,
+    inner: &Inner,
     tables: impl Iterator<Item = &'a Table>,
 ) -> Result<Vec<u64>> {
-    let dropped = body.shared.dropped.all();
-    let ranges = body.lasting_ranges(&body.version());
-    let stripes = body.shared.snapshots.stripes();
+    let dropped = inner.shared.dropped.all();
+    let ranges = inner.lasting_ranges(&inner.version());
+    let stripes = inner.shared.snapshots.stripes();
     let hidden = Hidden {
         dropped: &dropped,
         hides: hides_by(&ranges, &stripes),
@@ -171,15 +171,15 @@ pub(super) fn covers_any(version: &Version, ranges: &RangeSet, dropped: &[u32]) 
 }
 
 /// Returns the job that drops entirely covered tables, which are marked busy.
-pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
-    let (mut busy, version) = body.choosing();
-    let dropped = body.shared.dropped.all();
-    let durable = body.shared.ranges.durable();
-    let ranges = body.lasting_ranges(&version);
+pub(super) fn next(inner: &Arc<Inner>) -> Option<Box<dyn Job>> {
+    let (mut busy, version) = inner.choosing();
+    let dropped = inner.shared.dropped.all();
+    let durable = inner.shared.ranges.durable();
+    let ranges = inner.lasting_ranges(&version);
     if ranges.is_empty() && dropped.is_empty() {
         return None;
     }
-    let stripes = body.shared.snapshots.stripes();
+    let stripes = inner.shared.snapshots.stripes();
     let now = Looked {
         version: Arc::downgrade(&version),
         oldest: stripes.oldest(),
@@ -215,7 +215,7 @@ pub(super) fn next(body: &Arc<Body>) -> Option<Box<dyn Job>> {
     }
     busy.numbers.extend(tables.iter().map(Table::number));
     Some(Box::new(DeleteOnly {
-        body: Arc::clone(body),
+        inner: Arc::clone(inner),
         tables,
     }))
 }
@@ -232,11 +232,11 @@ impl Job for DeleteOnly {
             id,
         });
         let changes = changes.collect();
-        let body = Arc::clone(&self.body);
+        let inner = Arc::clone(&self.inner);
         let entries = self.tables.iter().map(|t| t.meta.entries).sum();
         Ok(Step::Done(Completion {
             edit: Edit { changes },
-            apply: Box::new(move || body.install(&numbers, &[])),
+            apply: Box::new(move || inner.install(&numbers, &[])),
             garbage: Vec::new(),
             entries,
         }))
@@ -246,7 +246,7 @@ impl Job for DeleteOnly {
 impl Drop for DeleteOnly {
     fn drop(&mut self) {
         let gone: HashSet<u64> = self.tables.iter().map(Table::number).collect();
-        let mut busy = self.body.busy.lock();
+        let mut busy = self.inner.busy.lock();
         busy.numbers.retain(|number| !gone.contains(number));
     }
 }

@@ -12,7 +12,7 @@
 //! G2  The last level has no garbage, and a table without an estimate, as after opening, counts as
 //!     having none.
 
-use super::Body;
+use super::Inner;
 use super::version::{Run, Version};
 use crate::error::Result;
 use crate::parts::key::Target;
@@ -192,7 +192,7 @@ impl Garbage {
     }
 }
 
-impl Body {
+impl Inner {
     /// Returns the garbage of a version.
     pub(super) fn garbage(&self, version: &Version) -> Garbage {
         let bytes = || {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::above::{Above, WORTH_ONE_IN};
 use super::compact::Rewriting;
 use super::version::{Table, Version};
-use super::{Body, Busy};
+use super::{Busy, Inner};
 use crate::error::{Error, Result};
 use crate::parts::key::Target;
 use crate::stages::{Completion, Drain};
@@ -65,7 +65,7 @@ impl Candidates {
 
 /// Makes space for the drains after one that was refused.
 pub(super) struct Hidden {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     rewriting: Option<Rewriting>,
     /// The reason why the drain was refused. `None`: the bottom accepts none for now.
     why: Option<Error>,
@@ -83,19 +83,23 @@ pub(super) enum Progress {
 impl Hidden {
     /// Finds the tables that may have something to free, unless the buffer has nothing new since
     /// the last search.
-    pub(super) fn begin(body: &Arc<Body>, drain: &mut Drain, why: Option<Error>) -> Result<Hidden> {
+    pub(super) fn begin(
+        inner: &Arc<Inner>,
+        drain: &mut Drain,
+        why: Option<Error>,
+    ) -> Result<Hidden> {
         if let Some(newer) = &mut drain.newer {
             newer.look_again();
             let seq = newer.seq_max().max(drain.seq_last);
-            let is_new = body.busy.lock().hidden.seq < seq;
+            let is_new = inner.busy.lock().hidden.seq < seq;
             if is_new {
-                let numbers = find(body, drain, WORTH_ONE_IN)?;
-                let hidden = &mut body.busy.lock().hidden;
+                let numbers = find(inner, drain, WORTH_ONE_IN)?;
+                let hidden = &mut inner.busy.lock().hidden;
                 (hidden.seq, hidden.one_in, hidden.numbers) = (seq, WORTH_ONE_IN, numbers);
             }
         }
         Ok(Hidden {
-            body: Arc::clone(body),
+            inner: Arc::clone(inner),
             rewriting: None,
             why,
         })
@@ -107,7 +111,7 @@ impl Hidden {
             let rewritten = rewriting.step(drain)?;
             return Ok(rewritten.map_or(Progress::More, Progress::Rewritten));
         }
-        let (mut busy, version) = self.body.choosing();
+        let (mut busy, version) = self.inner.choosing();
         let Busy {
             hidden, numbers, ..
         } = &mut *busy;
@@ -116,7 +120,7 @@ impl Hidden {
             drop(busy);
             // With a pool in memory deletes are not refused meanwhile: their logs are on the
             // reserve.
-            let is_last_way = self.why.is_some() && self.body.shared.pool_outlives();
+            let is_last_way = self.why.is_some() && self.inner.shared.pool_outlives();
             return match is_last_way && one_in < LEAST_ONE_IN {
                 true => self.look_for_less(drain),
                 false => Ok(Progress::Nothing(self.why.take())),
@@ -124,7 +128,7 @@ impl Hidden {
         };
         numbers.insert(table.number());
         drop(busy);
-        let rewriting = Rewriting::begin(&self.body, &table)?;
+        let rewriting = Rewriting::begin(&self.inner, &table)?;
         let mut above = Above::of(&version, (table.meta.level, table.meta.run));
         // Dropping it frees the table.
         self.rewriting = above
@@ -135,8 +139,8 @@ impl Hidden {
 
     /// Finds the tables that are only just worthwhile, since others made no space for the drain.
     fn look_for_less(&self, drain: &Drain) -> Result<Progress> {
-        let numbers = find(&self.body, drain, LEAST_ONE_IN)?;
-        let hidden = &mut self.body.busy.lock().hidden;
+        let numbers = find(&self.inner, drain, LEAST_ONE_IN)?;
+        let hidden = &mut self.inner.busy.lock().hidden;
         (hidden.one_in, hidden.numbers) = (LEAST_ONE_IN, numbers);
         Ok(Progress::More)
     }
@@ -150,9 +154,9 @@ impl Hidden {
 }
 
 /// Returns the numbers of the tables with many entries of the buffer in their key range.
-fn find(body: &Body, drain: &Drain, one_in: u64) -> Result<Vec<u64>> {
+fn find(inner: &Inner, drain: &Drain, one_in: u64) -> Result<Vec<u64>> {
     let mut found = Vec::new();
-    for table in body.version().tables() {
+    for table in inner.version().tables() {
         let ((first_keyspace, first), (last_keyspace, last)) = (table.first(), table.last());
         let from = Target::first_of(first_keyspace, first);
         let to = Target {

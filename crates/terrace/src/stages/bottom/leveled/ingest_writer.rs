@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::Body;
+use super::Inner;
 use super::output::Output;
 use crate::error::Result;
 use crate::parts::expiry::{Millis, Value};
@@ -17,21 +17,21 @@ use crate::types::{EntryKind, SeqNo};
 
 /// A run that is being written.
 pub(super) struct Run {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     seq: SeqNo,
     output: Output,
 }
 
 impl Run {
-    pub(super) fn begin(body: &Arc<Body>, seq: SeqNo) -> Run {
+    pub(super) fn begin(inner: &Arc<Inner>, seq: SeqNo) -> Run {
         // The number of the run is drawn when it is complete.
-        let mut output = Output::new(body, body.version(), (0, 0), Vec::new(), Vec::new());
+        let mut output = Output::new(inner, inner.version(), (0, 0), Vec::new(), Vec::new());
         output.end_loan();
         // The entries that it hides may come down from above before it is complete.
         output.keep_expired();
         Run {
             output,
-            body: Arc::clone(body),
+            inner: Arc::clone(inner),
             seq,
         }
     }
@@ -65,13 +65,13 @@ impl IngestWriter for Run {
 
     fn complete(mut self: Box<Self>) -> Completion {
         // Above every existing run: everything that already has a number is older.
-        self.output.rename_run(self.body.shared.next_id());
+        self.output.rename_run(self.inner.shared.next_id());
         let entries = self.output.entries();
         let (tables, changes) = self.output.finish();
-        let body = Arc::clone(&self.body);
+        let inner = Arc::clone(&self.inner);
         Completion {
             edit: crate::parts::manifest::Edit { changes },
-            apply: Box::new(move || body.install(&[], &tables)),
+            apply: Box::new(move || inner.install(&[], &tables)),
             garbage: Vec::new(),
             entries,
         }

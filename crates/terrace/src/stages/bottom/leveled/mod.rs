@@ -156,10 +156,10 @@ struct Busy {
 
 /// The bottom of one database.
 pub(crate) struct Leveled {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
 }
 
-struct Body {
+struct Inner {
     shared: Arc<Shared>,
     front: FrontShape,
     store: Arc<TableStore>,
@@ -173,13 +173,13 @@ struct Body {
     written: Vec<AtomicU64>,
 }
 
-impl Body {
+impl Inner {
     fn new(
         shared: Arc<Shared>,
         front: FrontShape,
         store: Arc<TableStore>,
         version: Version,
-    ) -> Arc<Body> {
+    ) -> Arc<Inner> {
         let busy = Busy {
             numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
@@ -189,7 +189,7 @@ impl Body {
             requests: Vec::new(),
         };
         let names = store.charge_names(&version);
-        Arc::new(Body {
+        Arc::new(Inner {
             written: (0..=version.levels.len())
                 .map(|_| AtomicU64::new(0))
                 .collect(),
@@ -273,46 +273,50 @@ impl Body {
 
 impl Bottom for Leveled {
     fn drain_bytes_max(&self) -> u64 {
-        self.body.drain_bytes_max()
+        self.inner.drain_bytes_max()
     }
 
     fn drain_bytes_now(&self) -> u64 {
-        self.body.drain_bytes_now()
+        self.inner.drain_bytes_now()
     }
 
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
         let waits = self.need().stops();
-        Ok(Box::new(absorb::Absorb::begin(&self.body, drain, waits)))
+        Ok(Box::new(absorb::Absorb::begin(&self.inner, drain, waits)))
     }
 
     fn makes_room_by(&self, newest: SeqNo) -> bool {
-        self.body.busy.lock().hidden.is_due(newest)
+        self.inner.busy.lock().hidden.is_due(newest)
     }
 
     fn ingest_writer(&self, seq: SeqNo) -> Option<Box<dyn IngestWriter>> {
-        Some(Box::new(ingest_writer::Run::begin(&self.body, seq)))
+        Some(Box::new(ingest_writer::Run::begin(&self.inner, seq)))
     }
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-        if let Some(job) = delete_only::next(&self.body) {
+        if let Some(job) = delete_only::next(&self.inner) {
             return Ok(Some(job));
         }
-        let compaction = self.body.pick(urgency);
+        let compaction = self.inner.pick(urgency);
         Ok(compaction.map(|compaction| {
-            Box::new(compact::Compact::begin(&self.body, compaction)) as Box<dyn Job>
+            Box::new(compact::Compact::begin(&self.inner, compaction)) as Box<dyn Job>
         }))
     }
 
     fn compact_range(&self, request: &Arc<RangeRequest>) {
-        self.body.busy.lock().requests.push(Arc::downgrade(request));
+        self.inner
+            .busy
+            .lock()
+            .requests
+            .push(Arc::downgrade(request));
     }
 
     fn is_compacted(&self, request: &RangeRequest) -> bool {
-        request::due(&self.body.version(), request).is_none()
+        request::due(&self.inner.version(), request).is_none()
     }
 
     fn is_drained(&self) -> bool {
-        self.body.version().runs.is_empty()
+        self.inner.version().runs.is_empty()
     }
 
     fn is_outside_pool(&self) -> bool {
@@ -320,13 +324,13 @@ impl Bottom for Leveled {
     }
 
     fn need(&self) -> Need {
-        let options = &self.body.store.options;
+        let options = &self.inner.store.options;
         let stop = options.debt_stop_bytes;
-        let garbage = self.body.garbage(&self.body.version()).need();
+        let garbage = self.inner.garbage(&self.inner.version()).need();
         let before = (options.runs_compact, options.runs_slow);
-        let before = self.body.between(before, (stop / 8, stop / 2)).part;
+        let before = self.inner.between(before, (stop / 8, stop / 2)).part;
         let after = (options.runs_slow, options.runs_stop);
-        let order = Need::of(before, self.body.between(after, (stop / 2, stop)));
+        let order = Need::of(before, self.inner.between(after, (stop / 2, stop)));
         match garbage.part > order.part {
             true => garbage,
             false => order,
@@ -334,16 +338,16 @@ impl Bottom for Leveled {
     }
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {
-        let dropped = self.body.shared.dropped.all();
-        delete_only::covers_any(&self.body.version(), ranges, &dropped)
+        let dropped = self.inner.shared.dropped.all();
+        delete_only::covers_any(&self.inner.version(), ranges, &dropped)
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {
-        self.body.version().ranges.clone()
+        self.inner.version().ranges.clone()
     }
 
     fn sources(&self) -> Sources {
-        let version = self.body.version();
+        let version = self.inner.version();
         let runs = version.runs.iter().chain(&version.levels);
         runs.filter(|run| !run.tables.is_empty())
             .map(|run| Arc::new(RunSource(Arc::clone(run))) as Arc<dyn Source>)
@@ -351,8 +355,8 @@ impl Bottom for Leveled {
     }
 
     fn measure(&self, metrics: &mut Metrics) {
-        let version = self.body.version();
-        let (_, targets) = pick::targets(&version, &self.body.store.options);
+        let version = self.inner.version();
+        let (_, targets) = pick::targets(&version, &self.inner.store.options);
         let level_of = |level: usize, runs: &[Arc<version::Run>], target: Option<u64>| {
             let tables = || runs.iter().flat_map(|run| &run.tables);
             FileLevelMetrics {
@@ -363,7 +367,7 @@ impl Bottom for Leveled {
                 tombstone_count: tables().map(|t| t.meta.tombstones).sum(),
                 bytes: tables().map(|t| t.meta.bytes).sum(),
                 target_bytes: target,
-                written_bytes: self.body.written[level].load(Ordering::Relaxed),
+                written_bytes: self.inner.written[level].load(Ordering::Relaxed),
             }
         };
         metrics.files = vec![level_of(0, &version.runs, None)];
@@ -373,9 +377,9 @@ impl Bottom for Leveled {
             metrics.files.push(level);
         }
         metrics.files.retain(|level| level.file_count > 0);
-        let (cached, pinned) = self.body.store.blocks.used_bytes();
+        let (cached, pinned) = self.inner.store.blocks.used_bytes();
         metrics.cache.used_bytes = cached + pinned;
-        metrics.cache.capacity_bytes = self.body.store.blocks.capacity_bytes();
-        metrics.cache.open_file_count = self.body.store.open.open_count() as u64;
+        metrics.cache.capacity_bytes = self.inner.store.blocks.capacity_bytes();
+        metrics.cache.open_file_count = self.inner.store.open.open_count() as u64;
     }
 }

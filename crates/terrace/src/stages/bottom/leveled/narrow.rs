@@ -28,7 +28,7 @@ use super::delete_only;
 use super::level0;
 use super::split;
 use super::version::{Table, Version};
-use super::{Body, Busy};
+use super::{Busy, Inner};
 use crate::error::Result;
 use crate::types::SeqNo;
 
@@ -152,7 +152,7 @@ fn gathered(version: &Version, busy: &mut Busy) -> Option<Compaction> {
     Some(Compaction::into_run(run, upper))
 }
 
-impl Body {
+impl Inner {
     /// Prepares a compaction that fits after the disk has refused `compaction` after `written` bytes.
     /// Returns whether there is one; the refused compaction then ends.
     pub(super) fn narrow(&self, compaction: &Compaction, written: u64) -> Result<bool> {

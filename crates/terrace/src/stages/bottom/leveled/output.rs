@@ -12,7 +12,7 @@ use terrace_media::FileSystem;
 use super::compaction::Place;
 use super::garbage::Sampler;
 use super::version::{Table, Version};
-use super::{Body, TableStore};
+use super::{Inner, TableStore};
 use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::expiry::Value;
@@ -35,7 +35,7 @@ const COUNTED_BYTES: u64 = 64 << 10;
 
 /// Tables being written.
 pub(super) struct Output {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     level: u32,
     run: u64,
     /// The version when the job began. Nothing but the job itself adds data below the tables that
@@ -76,13 +76,13 @@ impl Output {
     /// Creates the output of tables for `level`, and for level 0 of the run `run`. `ranges` are the
     /// range deletes among the entries, `hides` those that may hide entries.
     pub(super) fn new(
-        body: &Arc<Body>,
+        inner: &Arc<Inner>,
         version: Arc<Version>,
         (level, run): (u32, u64),
         ranges: Vec<RangeDelete>,
         mut hides: Vec<Applicable>,
     ) -> Output {
-        let stripes = body.shared.snapshots.stripes();
+        let stripes = inner.shared.snapshots.stripes();
         let readable = Readable::after(stripes.clone());
         // All range deletes that come with the entries. One with nothing below is not written, so
         // it must hide the entries that it covers here. `hides` may lack it: a set keeps the newest
@@ -95,13 +95,13 @@ impl Output {
             0 => Row::Drains,
             _ => Row::Tables,
         };
-        let lender = body.shared.reserve.lender(&body.store.fs, row);
+        let lender = inner.shared.reserve.lender(&inner.store.fs, row);
         let mut output = Output {
             retention: Retention {
                 stripes,
-                dropped: body.shared.dropped.all(),
+                dropped: inner.shared.dropped.all(),
                 ranges: hides,
-                horizon: body.shared.horizon(),
+                horizon: inner.shared.horizon(),
             },
             ranges: Vec::new(),
             cuts: Arc::default(),
@@ -111,7 +111,7 @@ impl Output {
             lends_to_deletes: false,
             level,
             run,
-            sampler: Sampler::above(&version, body.store.options.open_files_max),
+            sampler: Sampler::above(&version, inner.store.options.open_files_max),
             version,
             writer: None,
             done: Vec::new(),
@@ -121,9 +121,9 @@ impl Output {
             any: false,
             entries: 0,
             charged: 0,
-            lease: body.shared.memory.jobs.lease(),
+            lease: inner.shared.memory.jobs.lease(),
             is_left: false,
-            body: Arc::clone(body),
+            inner: Arc::clone(inner),
         };
         output.ranges = output.needed(ranges);
         output
@@ -156,7 +156,7 @@ impl Output {
     }
 
     fn store(&self) -> &Arc<TableStore> {
-        &self.body.store
+        &self.inner.store
     }
 
     /// Returns whether the next entry has the key of the last.
@@ -175,7 +175,7 @@ impl Output {
             return false;
         };
         let wanted = self.store().options.table_bytes;
-        let keys_max = self.body.shared.memory.limits.keys_bytes;
+        let keys_max = self.inner.shared.memory.limits.keys_bytes;
         writer.estimated_bytes() >= wanted || writer.keys_bytes() >= keys_max || {
             // Checked only when the table is worth its own file.
             writer.estimated_bytes() >= wanted / 4 && self.overlap_below() >= OVERLAP_MAX * wanted
@@ -208,13 +208,13 @@ impl Output {
     /// replaces no files and retires no logs.
     pub(super) fn lend_to_deletes(&mut self) {
         let lender = self
-            .body
+            .inner
             .shared
             .reserve
             .lender(&self.store().fs, Row::Deletes);
         self.loan_ends = lender.end();
         self.fs = Arc::new(lender);
-        self.lends_to_deletes = !self.body.shared.reserve.are_drains_wanted();
+        self.lends_to_deletes = !self.inner.shared.reserve.are_drains_wanted();
     }
 
     /// Stops using the reserve on a full disk.
@@ -264,7 +264,7 @@ impl Output {
             let held = writer.keys_bytes().next_multiple_of(COUNTED_BYTES);
             self.entries += 1;
             let more = bytes.saturating_sub(self.charged);
-            self.body.shared.pace.charge(more);
+            self.inner.shared.pace.charge(more);
             self.charged += more;
             if held != self.lease.bytes() {
                 // Jobs are counted, and bounded by their input.
@@ -280,9 +280,9 @@ impl Output {
     /// Returns the table being written, and begins one if there is none.
     fn writer(&mut self) -> Result<Option<&mut SstWriter>> {
         if self.writer.is_none() {
-            self.body.shared.manifest.check_files()?;
-            let number = self.body.shared.next_id();
-            let store = &self.body.store;
+            self.inner.shared.manifest.check_files()?;
+            let number = self.inner.shared.next_id();
+            let store = &self.inner.store;
             let path = store.path(number);
             let options = store.table_options(self.level);
             self.writer = Some(SstWriter::create(&self.fs, &path, number, options)?);
@@ -349,8 +349,8 @@ impl Output {
         let _ = self.lease.set(0);
         let finished = finished?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
-        self.body.shared.counters.add(counted, finished.file_bytes);
-        let of_level = &self.body.written[self.level as usize];
+        self.inner.shared.counters.add(counted, finished.file_bytes);
+        let of_level = &self.inner.written[self.level as usize];
         of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
         self.done.push((self.meta(finished), ranges));
         self.sampler.close_table();
@@ -453,8 +453,8 @@ impl Output {
             let _ = self.store().fs.remove(&self.store().path(meta.number));
         }
         // Before other files take the freed space.
-        if self.body.shared.reserve.is_short() {
-            self.body.shared.reserve.refill();
+        if self.inner.shared.reserve.is_short() {
+            self.inner.shared.reserve.refill();
         }
         self.sampler = Sampler::above(&self.version, self.store().options.open_files_max);
         self.cut = None;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use super::compaction::Compaction;
 use super::request::{self, Due};
 use super::version::{Table, Version};
-use super::{Body, Busy, LeveledOptions};
+use super::{Busy, Inner, LeveledOptions};
 use super::{level0, narrow};
 use crate::parts::expiry::Millis;
 use crate::stages::Urgency;
@@ -89,7 +89,7 @@ pub(super) fn debt(version: &Version, options: &LeveledOptions) -> u64 {
         .sum::<u64>()
 }
 
-impl Body {
+impl Inner {
     /// Returns the most urgent compaction, with its tables marked busy, or `None` if there is none
     /// or its tables are busy. For `Everything`, level 0 is compacted even if it has few runs.
     pub(super) fn pick(&self, urgency: Urgency) -> Option<Compaction> {

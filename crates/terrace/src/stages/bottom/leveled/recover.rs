@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::version::{Table, Version, file_name};
-use super::{Body, Leveled, TableStore};
+use super::{Inner, Leveled, TableStore};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::stages::names::{is_table_of, table_file_number};
@@ -78,6 +78,6 @@ pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) 
     let depth = (shared.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
     let version = Version::of(depth, &tables);
     Ok(Leveled {
-        body: Body::new(Arc::clone(shared), front, store, version),
+        inner: Inner::new(Arc::clone(shared), front, store, version),
     })
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_media::Purpose;
 
-use super::Body;
+use super::Inner;
 use super::hidden::Hidden;
 use super::layout::HEADER_BYTES;
 use crate::canary::failpoint;
@@ -31,7 +31,7 @@ const STEP_BYTES: usize = 256 * 1024;
 
 /// One drain.
 pub(super) struct Absorb {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     drain: Option<Drain>,
     retention: Retention,
     /// The minimum number of dropped keyspaces that `retention` knows.
@@ -61,20 +61,20 @@ enum Placed {
 }
 
 impl Absorb {
-    pub(super) fn begin(body: Arc<Body>, drain: Drain) -> Absorb {
+    pub(super) fn begin(inner: Arc<Inner>, drain: Drain) -> Absorb {
         // Before its first entry comes in.
-        body.ages.raise(drain.seq_last);
+        inner.ages.raise(drain.seq_last);
         Absorb {
             // Before the list of dropped keyspaces, which has these and maybe more.
-            dropped_before: body.shared.dropped.count(),
+            dropped_before: inner.shared.dropped.count(),
             retention: Retention {
-                stripes: body.shared.snapshots.stripes(),
-                dropped: body.shared.dropped.all(),
-                ranges: Vec::from_iter(body.shared.ranges.applicable(drain.durable, None)),
-                horizon: body.shared.horizon(),
+                stripes: inner.shared.snapshots.stripes(),
+                dropped: inner.shared.dropped.all(),
+                ranges: Vec::from_iter(inner.shared.ranges.applicable(drain.durable, None)),
+                horizon: inner.shared.horizon(),
             },
             brought: Vec::new(),
-            body,
+            inner,
             drain: Some(drain),
             fingers: None,
             key: Vec::new(),
@@ -91,7 +91,7 @@ impl Absorb {
     /// Checks again which entries need not be copied: deletes that have come since may be all that
     /// frees space in a full pool.
     fn look_again(&mut self, drain: &mut Drain) {
-        let shared = &self.body.shared;
+        let shared = &self.inner.shared;
         let has_more = drain.newer.as_mut().is_some_and(|it| it.look_again());
         if has_more || self.looked_at.is_none() {
             self.hidden = Some(Hidden::begin());
@@ -113,10 +113,10 @@ impl Absorb {
         if std::mem::take(&mut self.refused) {
             self.look_again(drain);
         }
-        let body = Arc::clone(&self.body);
-        let mut relinker = body.relinker.lock();
+        let inner = Arc::clone(&self.inner);
+        let mut relinker = inner.relinker.lock();
         if let Some(hidden) = &mut self.hidden {
-            if hidden.step(&body, &mut relinker, drain, &self.retention)? {
+            if hidden.step(&inner, &mut relinker, drain, &self.retention)? {
                 self.hidden = None;
             }
             return Ok(Some(false));
@@ -135,10 +135,10 @@ impl Absorb {
         let mut count = 0;
         loop {
             if !relinker.has_room() {
-                self.commit(&body, &mut relinker)?;
+                self.commit(&inner, &mut relinker)?;
             }
             let Some(entry) = drain.cursor.entry()? else {
-                self.finish_key(&body, &mut relinker)?;
+                self.finish_key(&inner, &mut relinker)?;
                 finished = true;
                 break;
             };
@@ -146,12 +146,12 @@ impl Absorb {
                 || entry.keyspace != self.keyspace
                 || entry.key != self.key.as_slice();
             if next_key {
-                self.finish_key(&body, &mut relinker)?;
+                self.finish_key(&inner, &mut relinker)?;
                 if count >= STEP_ENTRIES || bytes >= STEP_BYTES {
                     break;
                 }
             }
-            match self.place(&body, &mut relinker, drain)? {
+            match self.place(&inner, &mut relinker, drain)? {
                 Placed::Yes(size) => bytes += size,
                 Placed::PoolFull(size) => {
                     awaited = size as u64 + HEADER_BYTES as u64;
@@ -161,23 +161,23 @@ impl Absorb {
             count += 1;
             drain.advance()?;
         }
-        self.commit(&body, &mut relinker)?;
+        self.commit(&inner, &mut relinker)?;
         if let Some((_, batch)) = &mut self.fingers {
             *batch = relinker.batches;
         }
         self.entries += u64::from(count);
-        body.awaited.store(awaited, Ordering::Relaxed);
+        inner.awaited.store(awaited, Ordering::Relaxed);
         self.refused = awaited > 0;
         // The engine runs a waiting job when more range deletes become durable. Those that became
         // durable since the last look would be missed, so the next step checks them first.
-        let waits = self.refused && Some(body.shared.ranges.durable()) <= self.looked_at;
+        let waits = self.refused && Some(inner.shared.ranges.durable()) <= self.looked_at;
         Ok(if waits { None } else { Some(finished) })
     }
 
     /// Puts the entry under the cursor into the list, unless no reader can see it.
     fn place(
         &mut self,
-        body: &Body,
+        inner: &Inner,
         relinker: &mut super::Relinker,
         drain: &Drain,
     ) -> Result<Placed> {
@@ -208,22 +208,22 @@ impl Absorb {
         failpoint!(DrainTombstone if expired || is_delete => return Ok(Placed::Yes(0)));
         if entry.kind == EntryKind::RangeDelete as u8 {
             failpoint!(RangeDropped => return Ok(Placed::Yes(0)));
-            let off = body.list.head();
+            let off = inner.list.head();
             self.brought
                 .push(RangeDelete::from_entry(key.0, key.1, entry.seq, off)?);
         }
         let mut size = 0;
         if !relinker.has_room() {
-            self.commit(body, relinker)?;
+            self.commit(inner, relinker)?;
         }
         if kept != Kept::Nothing {
             let target = entry.target();
-            let fingers = fingers_at(&mut self.fingers, relinker, body, &target)?;
+            let fingers = fingers_at(&mut self.fingers, relinker, inner, &target)?;
             let following = fingers.following();
             let present = following != 0
-                && body.list.node(following)?.compare(&target) == std::cmp::Ordering::Equal;
+                && inner.list.node(following)?.compare(&target) == std::cmp::Ordering::Equal;
             if present {
-                fingers.pass(&body.list, &mut relinker.plan())?;
+                fingers.pass(&inner.list, &mut relinker.plan())?;
             } else {
                 let with_expiry;
                 let (kind, value) = match (expired, expiry) {
@@ -246,7 +246,7 @@ impl Absorb {
                 };
                 size = node.bytes();
                 let links = fingers.links(node.height);
-                let Some(off) = relinker.append(body, &node, links, Purpose::Drain)? else {
+                let Some(off) = relinker.append(inner, &node, links, Purpose::Drain)? else {
                     return Ok(Placed::PoolFull(size));
                 };
                 fingers.insert_linked(off, node.height, &mut relinker.plan());
@@ -270,7 +270,7 @@ impl Absorb {
     }
 
     /// Removes the older versions of the drained key from the list.
-    fn finish_key(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
+    fn finish_key(&mut self, inner: &Inner, relinker: &mut super::Relinker) -> Result<()> {
         let Some(mut newer) = self.kept.take() else {
             return Ok(());
         };
@@ -280,23 +280,23 @@ impl Absorb {
             key: &self.key,
             seq: newer - 1,
         };
-        let fingers = fingers_at(&mut self.fingers, relinker, body, &after)?;
+        let fingers = fingers_at(&mut self.fingers, relinker, inner, &after)?;
         // BOUND: one iteration for each version of one key.
         loop {
             let off = fingers.following();
             if off == 0 {
                 return Ok(());
             }
-            let node = body.list.node(off)?;
+            let node = inner.list.node(off)?;
             if !node.same_key(self.keyspace, &self.key) {
                 return Ok(());
             }
             if self.retention.is_superseded(Some(newer), node.header.seq) {
                 if !relinker.has_room() {
                     relinker.settle(fingers);
-                    relinker.commit(body, Purpose::Drain)?;
+                    relinker.commit(inner, Purpose::Drain)?;
                 }
-                relinker.unlink_dead(&body.list, fingers)?;
+                relinker.unlink_dead(&inner.list, fingers)?;
             } else {
                 // A snapshot reads it. It is garbage once that snapshot is gone, and a reclaim will
                 // then drop it.
@@ -304,19 +304,19 @@ impl Absorb {
                 relinker.space.retain(off, node.header.node_bytes() as u64);
                 if !relinker.has_room() {
                     relinker.settle(fingers);
-                    relinker.commit(body, Purpose::Drain)?;
+                    relinker.commit(inner, Purpose::Drain)?;
                 }
-                fingers.pass(&body.list, &mut relinker.plan())?;
+                fingers.pass(&inner.list, &mut relinker.plan())?;
             }
         }
     }
 
     /// Makes the planned changes.
-    fn commit(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
+    fn commit(&mut self, inner: &Inner, relinker: &mut super::Relinker) -> Result<()> {
         if let Some((fingers, _)) = &mut self.fingers {
             relinker.settle(fingers);
         }
-        relinker.commit(body, Purpose::Drain)
+        relinker.commit(inner, Purpose::Drain)
     }
 }
 
@@ -325,17 +325,17 @@ impl Absorb {
 fn fingers_at<'f>(
     fingers: &'f mut Option<(Fingers, u64)>,
     relinker: &mut super::Relinker,
-    body: &Body,
+    inner: &Inner,
     target: &Target<'_>,
 ) -> Result<&'f mut Fingers> {
     let (fingers, _) = match fingers {
         Some(fingers) => {
             fingers
                 .0
-                .advance(&body.list, target, &mut relinker.plan())?;
+                .advance(&inner.list, target, &mut relinker.plan())?;
             fingers
         }
-        None => fingers.insert((Fingers::at(&body.list, target)?, relinker.batches)),
+        None => fingers.insert((Fingers::at(&inner.list, target)?, relinker.batches)),
     };
     Ok(fingers)
 }
@@ -364,12 +364,12 @@ impl Job for Absorb {
             }
             Some(true) => drain.finish()?,
         }
-        let body = Arc::clone(&self.body);
+        let inner = Arc::clone(&self.inner);
         {
-            let mut relinker = body.relinker.lock();
+            let mut relinker = inner.relinker.lock();
             // PERSIST: the copies and the dead flags before the edit that removes the table.
             // Reversed, a power loss on `Mapped` could lose entries, or bring deleted keys back.
-            body.sync(&relinker)?;
+            inner.sync(&relinker)?;
             // The drain has left out the keyspaces that it knew of.
             relinker.purged = relinker.purged.min(self.dropped_before);
         }
@@ -380,11 +380,11 @@ impl Job for Absorb {
             apply: Box::new(move || {
                 // Added here before they are trimmed above, and not trimmed before the entries that
                 // they cover are forgotten there (D1).
-                let readable = body.shared.readable();
-                body.ranges.add(brought, &readable);
+                let readable = inner.shared.readable();
+                inner.ranges.add(brought, &readable);
                 forget();
-                body.ranges.drained(seq_last);
-                body.shared.ranges.trim(seq_last, &readable);
+                inner.ranges.drained(seq_last);
+                inner.shared.ranges.trim(seq_last, &readable);
             }),
             garbage: Vec::new(),
             entries: self.entries,

@@ -6,7 +6,7 @@
 
 use terrace_media::Purpose;
 
-use super::{Body, Relinker};
+use super::{Inner, Relinker};
 use crate::error::Result;
 use crate::parts::key::Target;
 use crate::parts::ranges::layout::SHADOW;
@@ -33,24 +33,24 @@ impl Hidden {
     /// Visits some nodes. Returns true if they were the last.
     pub(super) fn step(
         &mut self,
-        body: &Body,
+        inner: &Inner,
         relinker: &mut Relinker,
         drain: &Drain,
         retention: &Retention,
     ) -> Result<bool> {
-        let mut fingers = Fingers::at(&body.list, &Target::first_of(self.at.0, &self.at.1))?;
+        let mut fingers = Fingers::at(&inner.list, &Target::first_of(self.at.0, &self.at.1))?;
         let mut looked_at = 0;
         // BOUND: the rest of a key, and STEP_NODES.
         let ended = loop {
             if !relinker.has_room() {
                 relinker.settle(&mut fingers);
-                relinker.commit(body, Purpose::Reclaim)?;
+                relinker.commit(inner, Purpose::Reclaim)?;
             }
             let off = fingers.following();
             if off == 0 {
                 break true;
             }
-            let node = body.list.node(off)?;
+            let node = inner.list.node(off)?;
             let (keyspace, seq, hash) = (node.header.keyspace, node.header.seq, node.header.hash);
             if keyspace >= SHADOW {
                 break true;
@@ -67,12 +67,12 @@ impl Hidden {
             let newer = drain.newest_of_all(keyspace, node.key, hash)?;
             let newer = newer.filter(|newer| *newer > seq);
             match retention.is_superseded(newer, seq) {
-                true => relinker.unlink_dead(&body.list, &mut fingers)?,
-                false => fingers.pass(&body.list, &mut relinker.plan())?,
+                true => relinker.unlink_dead(&inner.list, &mut fingers)?,
+                false => fingers.pass(&inner.list, &mut relinker.plan())?,
             }
         };
         relinker.settle(&mut fingers);
-        relinker.commit(body, Purpose::Reclaim)?;
+        relinker.commit(inner, Purpose::Reclaim)?;
         Ok(ended)
     }
 }

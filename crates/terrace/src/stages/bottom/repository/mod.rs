@@ -70,11 +70,11 @@ const CHANGE_STORES: usize = 3 * HEIGHT_MAX + 4;
 
 /// The bottom of one database.
 pub(crate) struct Repository {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
 }
 
 /// The state that jobs and views share.
-pub(super) struct Body {
+pub(super) struct Inner {
     shared: Arc<Shared>,
     list: SkipList,
     gate: Gate,
@@ -119,16 +119,17 @@ pub(super) struct Relinker {
 
 impl Relinker {
     /// Makes the planned changes under the gate.
-    fn commit(&mut self, body: &Body, purpose: Purpose) -> Result<()> {
+    fn commit(&mut self, inner: &Inner, purpose: Purpose) -> Result<()> {
         if self.slot.is_empty() && self.space.words_changed() == 0 {
             return Ok(());
         }
         let copied = self.fresh.write(&self.space, purpose)?;
         self.space.plan_words(&mut self.slot);
-        self.slot.store(body.head.off() + ENTRIES_AT, self.entries);
+        self.slot.store(inner.head.off() + ENTRIES_AT, self.entries);
         let reclaiming = self.reclaiming.unwrap_or(0);
         if reclaiming != self.reclaiming_word {
-            self.slot.store(body.head.off() + RECLAIMING_AT, reclaiming);
+            self.slot
+                .store(inner.head.off() + RECLAIMING_AT, reclaiming);
             self.reclaiming_word = reclaiming;
         }
         self.slot.charge(purpose);
@@ -136,9 +137,9 @@ impl Relinker {
         if copied {
             // PERSIST: the nodes before the batch that links them (P2). With one fence for both, a
             // crash before it could keep the batch and lose a node.
-            body.list.region().fence(purpose);
+            inner.list.region().fence(purpose);
         }
-        let _relinking = body.gate.relink();
+        let _relinking = inner.gate.relink();
         self.slot.commit()
     }
 
@@ -159,12 +160,12 @@ impl Relinker {
     /// if the pool is full.
     fn append(
         &mut self,
-        body: &Body,
+        inner: &Inner,
         node: &NewNode<'_>,
         links: &[u64],
         purpose: Purpose,
     ) -> Result<Option<u64>> {
-        let off = self.space.claim(&body.shared, node.bytes(), purpose)?;
+        let off = self.space.claim(&inner.shared, node.bytes(), purpose)?;
         if let Some(off) = off {
             self.fresh.push(off, node, links);
         }
@@ -211,7 +212,7 @@ impl Relinker {
     }
 }
 
-impl Body {
+impl Inner {
     /// Makes the nodes and flags of every extent durable against power loss on `Mapped`; other
     /// media do not need it.
     fn sync(&self, relinker: &Relinker) -> Result<()> {
@@ -247,7 +248,7 @@ impl Body {
     }
 }
 
-impl Source for Body {
+impl Source for Inner {
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
         stats.sources += 1;
         // No frontier is needed here. An unlinked node keeps its links (S3), and they lead to nodes
@@ -334,12 +335,12 @@ impl Source for Body {
 impl Bottom for Repository {
     fn drain_bytes_max(&self) -> u64 {
         // Drained data is in the pool twice until the drain ends.
-        self.body.shared.options.table_bytes_max()
+        self.inner.shared.options.table_bytes_max()
     }
 
     fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
         Ok(Box::new(absorb::Absorb::begin(
-            Arc::clone(&self.body),
+            Arc::clone(&self.inner),
             drain,
         )))
     }
@@ -351,36 +352,36 @@ impl Bottom for Repository {
 
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
         failpoint!(ReclaimSkipped => return Ok(None));
-        match sweep::next(&self.body)? {
+        match sweep::next(&self.inner)? {
             Some(job) => Ok(Some(job)),
-            None => reclaim::next(&self.body, urgency),
+            None => reclaim::next(&self.inner, urgency),
         }
     }
 
     fn awaits_piece(&self) -> bool {
-        let awaited = self.body.awaited.load(Ordering::Relaxed);
-        let usage = self.body.shared.pool.usage();
+        let awaited = self.inner.awaited.load(Ordering::Relaxed);
+        let usage = self.inner.shared.pool.usage();
         (usage.largest_free + 1..=usage.free).contains(&awaited)
     }
 
     fn join_space(&self) -> Result<Option<Box<dyn Job>>> {
         failpoint!(ReclaimSkipped => return Ok(None));
-        reclaim::next_to_join(&self.body)
+        reclaim::next_to_join(&self.inner)
     }
 
     fn compact_range(&self, request: &Arc<RangeRequest>) {
-        let mut requests = self.body.requests.lock();
+        let mut requests = self.inner.requests.lock();
         requests.retain(|(asked, _)| asked.strong_count() > 0);
         requests.push((Arc::downgrade(request), None));
     }
 
     fn is_compacted(&self, request: &RangeRequest) -> bool {
         // One list has no depth, but versions that a drain has replaced or deleted are still in it.
-        if sweep::is_due(&self.body, request.seq) {
+        if sweep::is_due(&self.inner, request.seq) {
             return false;
         }
-        let (removed, due) = reclaim::due(&self.body);
-        let mut requests = self.body.requests.lock();
+        let (removed, due) = reclaim::due(&self.inner);
+        let mut requests = self.inner.requests.lock();
         let asked = requests
             .iter_mut()
             .find(|(asked, _)| std::ptr::eq(asked.as_ptr(), request));
@@ -405,15 +406,15 @@ impl Bottom for Repository {
     }
 
     fn ranges(&self) -> Option<Arc<Spans>> {
-        self.body.ranges.spans()
+        self.inner.ranges.spans()
     }
 
     fn sources(&self) -> Sources {
-        vec![Arc::clone(&self.body) as Arc<dyn Source>]
+        vec![Arc::clone(&self.inner) as Arc<dyn Source>]
     }
 
     fn measure(&self, metrics: &mut Metrics) {
-        let relinker = self.body.relinker.lock();
+        let relinker = self.inner.relinker.lock();
         let mut bottom = BottomMetrics::default();
         for room in relinker.space.rooms.values() {
             bottom.extent_count += 1;

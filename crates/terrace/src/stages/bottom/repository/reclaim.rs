@@ -16,7 +16,7 @@ use super::absorb::end_of_keyspace;
 use super::layout::EXTENT;
 use super::layout::HEADER_BYTES;
 use super::space::Room;
-use super::{Body, Relinker};
+use super::{Inner, Relinker};
 use crate::error::Result;
 use crate::parts::expiry::Millis;
 use crate::parts::key::Target;
@@ -35,21 +35,21 @@ const STEP_NODES: u32 = 32;
 const URGENT_PERCENT: u64 = 10;
 
 /// Returns the job that frees most space, if one is worth its copying.
-pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+pub(super) fn next(inner: &Arc<Inner>, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
     // A step that holds it may be syncing, and the scheduler must not wait for that.
-    let Some(mut relinker) = body.relinker.try_lock() else {
+    let Some(mut relinker) = inner.relinker.try_lock() else {
         return Ok(None);
     };
     if relinker.reclaiming.is_some() {
         return Ok(None);
     }
     // All of them, not one: a caller that gets no job asks again only after a change.
-    while let Some(keyspace) = body.shared.dropped.next(&mut relinker.purged) {
-        let first = body.list.seek(&Target::first_of(keyspace, &[]))?.node;
-        if first != 0 && body.list.node(first)?.header.keyspace == keyspace {
+    while let Some(keyspace) = inner.shared.dropped.next(&mut relinker.purged) {
+        let first = inner.list.seek(&Target::first_of(keyspace, &[]))?.node;
+        if first != 0 && inner.list.node(first)?.header.keyspace == keyspace {
             relinker.reclaiming = Some(0);
             return Ok(Some(Box::new(Purge {
-                body: Arc::clone(body),
+                inner: Arc::clone(inner),
                 keyspace,
                 entries: 0,
             })));
@@ -57,14 +57,16 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
     }
     let least = match urgency {
         Urgency::Rest | Urgency::None | Urgency::Everything => {
-            u64::from(body.shared.options.bottom.garbage_percent)
+            u64::from(inner.shared.options.bottom.garbage_percent)
         }
-        Urgency::Space => u64::from(body.shared.options.bottom.garbage_percent).min(URGENT_PERCENT),
+        Urgency::Space => {
+            u64::from(inner.shared.options.bottom.garbage_percent).min(URGENT_PERCENT)
+        }
     };
     let resume = relinker.resume.take();
     let resume = resume.and_then(|off| relinker.space.rooms.get(&off));
     let emptiest = || {
-        let worth = worth_emptying(body, &relinker, least);
+        let worth = worth_emptying(inner, &relinker, least);
         worth
             .max_by_key(|(percent, _)| *percent)
             .map(|(_, room)| room)
@@ -73,20 +75,20 @@ pub(super) fn next(body: &Arc<Body>, urgency: Urgency) -> Result<Option<Box<dyn 
         return Ok(None);
     };
     let (extent, used) = (Arc::clone(&room.extent), room.used);
-    Ok(Some(empty(body, &mut relinker, extent, used)))
+    Ok(Some(empty(inner, &mut relinker, extent, used)))
 }
 
 /// Returns the extents of which `least` percent or more is garbage, each with its percentage.
 fn worth_emptying<'r>(
-    body: &Body,
+    inner: &Inner,
     relinker: &'r Relinker,
     least: u64,
 ) -> impl Iterator<Item = (u64, &'r Room)> {
     // While snapshots are held, nodes that they retain count as dead but would only be copied
     // around.
-    let held = body.shared.snapshots.count() > 0;
-    let horizon = body.shared.horizon();
-    let usage = body.shared.pool.usage();
+    let held = inner.shared.snapshots.count() > 0;
+    let horizon = inner.shared.horizon();
+    let usage = inner.shared.pool.usage();
     let rooms = relinker.space.rooms.values();
     rooms
         .filter(move |room| room.has_garbage(horizon) && room.may_move(usage))
@@ -96,10 +98,10 @@ fn worth_emptying<'r>(
 
 /// Returns the number of extents removed since the database was opened, and the number that are due
 /// when space is not short.
-pub(super) fn due(body: &Body) -> (u64, u64) {
-    let relinker = body.relinker.lock();
-    let least = u64::from(body.shared.options.bottom.garbage_percent);
-    let due = worth_emptying(body, &relinker, least).count();
+pub(super) fn due(inner: &Inner) -> (u64, u64) {
+    let relinker = inner.relinker.lock();
+    let least = u64::from(inner.shared.options.bottom.garbage_percent);
+    let due = worth_emptying(inner, &relinker, least).count();
     (relinker.space.removed, due as u64)
 }
 
@@ -108,8 +110,8 @@ pub(super) fn due(body: &Body) -> (u64, u64) {
 /// long enough for a memtable.
 ///
 /// Each such job moves data towards the start, so they terminate.
-pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
-    let Some(mut relinker) = body.relinker.try_lock() else {
+pub(super) fn next_to_join(inner: &Arc<Inner>) -> Result<Option<Box<dyn Job>>> {
+    let Some(mut relinker) = inner.relinker.try_lock() else {
         return Ok(None);
     };
     if relinker.reclaiming.is_some() || relinker.resume.is_some() {
@@ -122,9 +124,9 @@ pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     for (off, extent, used) in rooms {
         if relinker
             .space
-            .extend_below(&body.shared, used - HEADER_BYTES as u64, off)?
+            .extend_below(&inner.shared, used - HEADER_BYTES as u64, off)?
         {
-            return Ok(Some(empty(body, &mut relinker, extent, used)));
+            return Ok(Some(empty(inner, &mut relinker, extent, used)));
         }
     }
     Ok(None)
@@ -132,7 +134,7 @@ pub(super) fn next_to_join(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
 
 /// Returns the job that empties an extent with `used` bytes in use.
 fn empty(
-    body: &Arc<Body>,
+    inner: &Arc<Inner>,
     relinker: &mut Relinker,
     extent: Arc<Extent>,
     used: u64,
@@ -142,10 +144,10 @@ fn empty(
     relinker.reclaiming = Some(off);
     Box::new(Reclaim {
         retention: Retention {
-            dropped: body.shared.dropped.all(),
+            dropped: inner.shared.dropped.all(),
             ..Retention::default()
         },
-        body: Arc::clone(body),
+        inner: Arc::clone(inner),
         at: off + HEADER_BYTES as u64,
         end: off + used,
         extent,
@@ -155,7 +157,7 @@ fn empty(
 
 /// The job that empties one extent.
 struct Reclaim {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     retention: Retention,
     extent: Arc<Extent>,
     at: u64,
@@ -175,28 +177,33 @@ enum Need {
 
 impl Reclaim {
     /// Copies or drops one node. Returns false if the pool is full.
-    fn move_node(&mut self, body: &Body, relinker: &mut Relinker, node: &Node<'_>) -> Result<bool> {
-        if is_dead(body.list.region(), node.off)? {
+    fn move_node(
+        &mut self,
+        inner: &Inner,
+        relinker: &mut Relinker,
+        node: &Node<'_>,
+    ) -> Result<bool> {
+        if is_dead(inner.list.region(), node.off)? {
             return Ok(true);
         }
         let target = node.target();
-        let mut fingers = Fingers::at(&body.list, &target)?;
+        let mut fingers = Fingers::at(&inner.list, &target)?;
         let following = fingers.following();
         if following != node.off {
             // Another copy of the node is in the list, or the node was never linked.
             return Ok(true);
         }
-        match self.need(body, &fingers, node)? {
+        match self.need(inner, &fingers, node)? {
             Need::Live => {}
             Need::Superseded => {
-                relinker.unlink_dead(&body.list, &mut fingers)?;
+                relinker.unlink_dead(&inner.list, &mut fingers)?;
                 relinker.settle(&mut fingers);
                 return Ok(true);
             }
             Need::Vanishing => {
-                self.bury_hidden(body, relinker, node)?;
-                let mut fingers = Fingers::at(&body.list, &target)?;
-                relinker.unlink_dead(&body.list, &mut fingers)?;
+                self.bury_hidden(inner, relinker, node)?;
+                let mut fingers = Fingers::at(&inner.list, &target)?;
+                relinker.unlink_dead(&inner.list, &mut fingers)?;
                 relinker.settle(&mut fingers);
                 return Ok(true);
             }
@@ -215,9 +222,9 @@ impl Reclaim {
         let height = usize::from(copy.height);
         let mut links = Vec::with_capacity(height);
         for level in 0..height {
-            links.push(body.list.next(node.off, level)?);
+            links.push(inner.list.next(node.off, level)?);
         }
-        let Some(off) = relinker.append(body, &copy, &links, Purpose::Reclaim)? else {
+        let Some(off) = relinker.append(inner, &copy, &links, Purpose::Reclaim)? else {
             return Ok(false);
         };
         relinker.moved.insert(off, node.off);
@@ -239,35 +246,35 @@ impl Reclaim {
 
     /// Leaves the extent to a later job, since the pool has no place for the next node. If this job
     /// waited, no other extent could be moved meanwhile, so that no longer piece would form.
-    fn give_up(&mut self, body: &Body, relinker: &mut Relinker) -> Result<Step> {
-        relinker.commit(body, Purpose::Reclaim)?;
+    fn give_up(&mut self, inner: &Inner, relinker: &mut Relinker) -> Result<Step> {
+        relinker.commit(inner, Purpose::Reclaim)?;
         // PERSIST: the copies before the flags of their originals. Reversed, a power loss on
         // `Mapped` could lose both.
-        body.sync(relinker)?;
+        inner.sync(relinker)?;
         let mut originals = std::mem::take(&mut relinker.moved_dead);
         originals.extend(relinker.moved.drain().map(|(_, original)| original));
         originals.sort_unstable();
         for original in originals {
             if !relinker.has_room() {
-                relinker.commit(body, Purpose::Reclaim)?;
+                relinker.commit(inner, Purpose::Reclaim)?;
             }
-            relinker.bury(&body.list, original)?;
+            relinker.bury(&inner.list, original)?;
         }
         relinker.reclaiming = None;
-        relinker.commit(body, Purpose::Reclaim)?;
-        let usage = body.shared.pool.usage();
+        relinker.commit(inner, Purpose::Reclaim)?;
+        let usage = inner.shared.pool.usage();
         relinker.space.refuse(self.extent.off(), usage);
         Ok(Step::Done(nothing_changed(self.entries)))
     }
 
     /// Returns whether the node under `fingers` is needed, or left over from a snapshot that is
     /// gone.
-    fn need(&self, body: &Body, fingers: &Fingers, node: &Node<'_>) -> Result<Need> {
+    fn need(&self, inner: &Inner, fingers: &Fingers, node: &Node<'_>) -> Result<Need> {
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
         let before = fingers.before(0);
-        let newer = match before == body.list.head() {
+        let newer = match before == inner.list.head() {
             true => None,
-            false => Some(body.list.node(before)?),
+            false => Some(inner.list.node(before)?),
         };
         let newer = newer.filter(|newer| newer.same_key(keyspace, node.key));
         let newer = newer.map(|newer| newer.header.seq);
@@ -286,29 +293,29 @@ impl Reclaim {
 
     /// Unlinks the versions that a tombstone hides, and makes that durable, before the tombstone
     /// itself may go: on `Mapped` a power loss could otherwise bring them back.
-    fn bury_hidden(&self, body: &Body, relinker: &mut Relinker, node: &Node<'_>) -> Result<()> {
+    fn bury_hidden(&self, inner: &Inner, relinker: &mut Relinker, node: &Node<'_>) -> Result<()> {
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
         let behind = Target {
             keyspace,
             key: node.key,
             seq: seq - 1,
         };
-        let mut fingers = Fingers::at(&body.list, &behind)?;
+        let mut fingers = Fingers::at(&inner.list, &behind)?;
         // BOUND: one iteration for each version of one key.
         loop {
             let off = fingers.following();
-            if off == 0 || !body.list.node(off)?.same_key(keyspace, node.key) {
+            if off == 0 || !inner.list.node(off)?.same_key(keyspace, node.key) {
                 break;
             }
             if !relinker.has_room() {
                 relinker.settle(&mut fingers);
-                relinker.commit(body, Purpose::Reclaim)?;
+                relinker.commit(inner, Purpose::Reclaim)?;
             }
-            relinker.unlink_dead(&body.list, &mut fingers)?;
+            relinker.unlink_dead(&inner.list, &mut fingers)?;
         }
         relinker.settle(&mut fingers);
-        relinker.commit(body, Purpose::Reclaim)?;
-        body.sync(relinker)
+        relinker.commit(inner, Purpose::Reclaim)?;
+        inner.sync(relinker)
     }
 }
 
@@ -318,23 +325,23 @@ impl Job for Reclaim {
     }
 
     fn step(&mut self) -> Result<Step> {
-        let body = Arc::clone(&self.body);
-        let mut relinker = body.relinker.lock();
+        let inner = Arc::clone(&self.inner);
+        let mut relinker = inner.relinker.lock();
         // In every step: drains go on between steps, and a snapshot younger than this job may read
         // the entries that they add.
-        self.retention.stripes = body.shared.snapshots.stripes();
-        self.retention.horizon = body.shared.horizon();
+        self.retention.stripes = inner.shared.snapshots.stripes();
+        self.retention.horizon = inner.shared.horizon();
         for _ in 0..STEP_NODES {
-            let mut walk = Walk::new(body.list.region(), self.at, self.end);
+            let mut walk = Walk::new(inner.list.region(), self.at, self.end);
             let Some(node) = walk.next_node()? else {
                 // PERSIST: the copies before the edit that removes the extent they came from.
-                body.sync(&relinker)?;
+                inner.sync(&relinker)?;
                 // PERSIST: the empty slot before the extent can be reused. Reversed, recovery would
                 // repeat the last batch over its new contents.
                 relinker.slot.clear()?;
                 let off = self.extent.off();
                 drop(relinker);
-                let done = Arc::clone(&body);
+                let done = Arc::clone(&inner);
                 return Ok(Step::Done(Completion {
                     edit: Edit::of(Change::Removed {
                         owner: &EXTENT,
@@ -351,11 +358,11 @@ impl Job for Reclaim {
                     entries: self.entries,
                 }));
             };
-            if !self.move_node(&body, &mut relinker, &node)? {
-                return self.give_up(&body, &mut relinker);
+            if !self.move_node(&inner, &mut relinker, &node)? {
+                return self.give_up(&inner, &mut relinker);
             }
             // Each node is found from the head, so its neighbours' changes must be made by then.
-            relinker.commit(&body, Purpose::Reclaim)?;
+            relinker.commit(&inner, Purpose::Reclaim)?;
             self.at = walk.position();
         }
         Ok(Step::More)
@@ -384,7 +391,7 @@ pub(super) fn expiry_of(node: &Node<'_>) -> Result<Millis> {
 
 /// The job that removes every node of a dropped keyspace from the list.
 struct Purge {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     keyspace: u32,
     entries: u64,
 }
@@ -395,23 +402,23 @@ impl Job for Purge {
     }
 
     fn step(&mut self) -> Result<Step> {
-        let body = Arc::clone(&self.body);
-        let mut relinker = body.relinker.lock();
-        let mut fingers = Fingers::at(&body.list, &Target::first_of(self.keyspace, &[]))?;
+        let inner = Arc::clone(&self.inner);
+        let mut relinker = inner.relinker.lock();
+        let mut fingers = Fingers::at(&inner.list, &Target::first_of(self.keyspace, &[]))?;
         let end = end_of_keyspace(self.keyspace);
         while relinker.has_room() {
             let off = fingers.following();
-            if off == 0 || body.list.node(off)?.compare(&end) != Order::Less {
+            if off == 0 || inner.list.node(off)?.compare(&end) != Order::Less {
                 relinker.settle(&mut fingers);
-                relinker.commit(&body, Purpose::Reclaim)?;
+                relinker.commit(&inner, Purpose::Reclaim)?;
                 relinker.reclaiming = None;
                 return Ok(Step::Done(nothing_changed(self.entries)));
             }
-            relinker.unlink_dead(&body.list, &mut fingers)?;
+            relinker.unlink_dead(&inner.list, &mut fingers)?;
             self.entries += 1;
         }
         relinker.settle(&mut fingers);
-        relinker.commit(&body, Purpose::Reclaim)?;
+        relinker.commit(&inner, Purpose::Reclaim)?;
         Ok(Step::More)
     }
 }
@@ -431,9 +438,9 @@ mod tests {
         Target::first_of(0, key)
     }
 
-    fn insert(body: &Body, key: &[u8]) {
-        let mut relinker = body.relinker.lock();
-        let mut fingers = Fingers::at(&body.list, &target(key)).unwrap();
+    fn insert(inner: &Inner, key: &[u8]) {
+        let mut relinker = inner.relinker.lock();
+        let mut fingers = Fingers::at(&inner.list, &target(key)).unwrap();
         let value = vec![key[0]; LEN];
         let (hash, seq) = (key_hash(0, key), u64::from(key[0]));
         let node = NewNode {
@@ -447,29 +454,31 @@ mod tests {
             value_crc: codec::checksum(&value),
         };
         let links = fingers.links(node.height);
-        let off = relinker.append(body, &node, links, Purpose::Drain).unwrap();
+        let off = relinker
+            .append(inner, &node, links, Purpose::Drain)
+            .unwrap();
         fingers.insert_linked(off.unwrap(), node.height, &mut relinker.plan());
         relinker.entries += 1;
         relinker.settle(&mut fingers);
-        relinker.commit(body, Purpose::Drain).unwrap();
+        relinker.commit(inner, Purpose::Drain).unwrap();
     }
 
-    fn remove(body: &Body, key: &[u8]) {
-        let mut relinker = body.relinker.lock();
-        let mut fingers = Fingers::at(&body.list, &target(key)).unwrap();
-        relinker.unlink_dead(&body.list, &mut fingers).unwrap();
+    fn remove(inner: &Inner, key: &[u8]) {
+        let mut relinker = inner.relinker.lock();
+        let mut fingers = Fingers::at(&inner.list, &target(key)).unwrap();
+        relinker.unlink_dead(&inner.list, &mut fingers).unwrap();
         relinker.settle(&mut fingers);
-        relinker.commit(body, Purpose::Drain).unwrap();
+        relinker.commit(inner, Purpose::Drain).unwrap();
     }
 
-    fn keys(body: &Body) -> Vec<u8> {
+    fn keys(inner: &Inner) -> Vec<u8> {
         let mut keys = Vec::new();
-        let mut off = body.list.next(body.list.head(), 0).unwrap();
+        let mut off = inner.list.next(inner.list.head(), 0).unwrap();
         while off != 0 {
-            let node = body.list.node(off).unwrap();
+            let node = inner.list.node(off).unwrap();
             assert_eq!(node.checked_value().unwrap().0, [node.key[0]; LEN]);
             keys.push(node.key[0]);
-            off = body.list.next(off, 0).unwrap();
+            off = inner.list.next(off, 0).unwrap();
         }
         keys
     }
@@ -489,13 +498,13 @@ mod tests {
     #[test]
     fn a_reclaim_without_a_place_gives_up() {
         let shared = shared();
-        let Repository { body } = recover::recover(&shared, false, &mut |_, _| {}).unwrap();
+        let Repository { inner } = recover::recover(&shared, false, &mut |_, _| {}).unwrap();
         for key in 1..=5 {
-            insert(&body, &[key]);
+            insert(&inner, &[key]);
         }
-        remove(&body, &[1]);
-        assert_eq!(body.relinker.lock().space.rooms.len(), 1);
-        let first = *body.relinker.lock().space.rooms.keys().next().unwrap();
+        remove(&inner, &[1]);
+        assert_eq!(inner.relinker.lock().space.rooms.len(), 1);
+        let first = *inner.relinker.lock().space.rooms.keys().next().unwrap();
 
         // Space for two of the four nodes.
         let piece = 2 * (LEN as u64 + 200) + HEADER_BYTES as u64;
@@ -505,25 +514,25 @@ mod tests {
             blockers.push(blocker);
         }
         drop(kept);
-        let job = next(&body, Urgency::Space).unwrap().unwrap();
+        let job = next(&inner, Urgency::Space).unwrap().unwrap();
         assert!(
-            next(&body, Urgency::Space).unwrap().is_none(),
+            next(&inner, Urgency::Space).unwrap().is_none(),
             "one at a time"
         );
         let done = run(job);
         assert!(done.edit.changes.is_empty());
-        assert_eq!(keys(&body), [2, 3, 4, 5]);
-        let dead = body.relinker.lock().space.rooms[&first].dead;
+        assert_eq!(keys(&inner), [2, 3, 4, 5]);
+        let dead = inner.relinker.lock().space.rooms[&first].dead;
         assert!(
             (3 * LEN as u64..4 * LEN as u64).contains(&dead),
             "{dead} bytes are dead"
         );
-        let job = next(&body, Urgency::Space).unwrap();
+        let job = next(&inner, Urgency::Space).unwrap();
         assert!(job.is_none(), "the pool has no place that is longer");
 
         // A rebuild takes every node that is not marked.
-        let region = body.list.region();
-        let end = first + body.relinker.lock().space.rooms[&first].used;
+        let region = inner.list.region();
+        let end = first + inner.relinker.lock().space.rooms[&first].used;
         let mut walk = Walk::new(region, first + HEADER_BYTES as u64, end);
         let mut unmarked = Vec::new();
         while let Some(node) = walk.next_node().unwrap() {
@@ -534,10 +543,10 @@ mod tests {
         assert_eq!(unmarked, [4, 5]);
 
         drop(blockers);
-        let done = run(next(&body, Urgency::Space).unwrap().unwrap());
+        let done = run(next(&inner, Urgency::Space).unwrap().unwrap());
         assert_eq!(done.entries, 2);
         (done.apply)();
-        assert!(!body.relinker.lock().space.rooms.contains_key(&first));
-        assert_eq!(keys(&body), [2, 3, 4, 5]);
+        assert!(!inner.relinker.lock().space.rooms.contains_key(&first));
+        assert_eq!(keys(&inner), [2, 3, 4, 5]);
     }
 }

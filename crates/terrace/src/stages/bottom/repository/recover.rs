@@ -28,7 +28,7 @@ use super::layout::{
 use super::reclaim::expiry_of;
 use super::space::Space;
 use super::sweep::Swept;
-use super::{Body, Relinker, Repository};
+use super::{Inner, Relinker, Repository};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
@@ -135,7 +135,7 @@ pub(crate) fn recover(
         .slot(Purpose::Drain)
         .ok_or_else(|| Error::invalid("every redo slot is taken before the repository is open"))?;
     let repository = Repository {
-        body: Arc::new(Body {
+        inner: Arc::new(Inner {
             shared: Arc::clone(shared),
             list,
             gate: Gate::default(),
@@ -159,11 +159,11 @@ pub(crate) fn recover(
             head,
         }),
     };
-    repository.body.keep_synced()?;
+    repository.inner.keep_synced()?;
     Ok(repository)
 }
 
-impl Body {
+impl Inner {
     /// Ensures that extents have the word `synced` on `Mapped`, and on no other medium.
     fn keep_synced(&self) -> Result<()> {
         failpoint!(SyncedStale => return Ok(()));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_media::Purpose;
 
-use super::Body;
+use super::Inner;
 use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::key::Target;
@@ -86,35 +86,35 @@ impl Swept {
 }
 
 /// Returns the range deletes that can be applied now.
-fn ready(body: &Body, held: &Held) -> Vec<RangeDelete> {
-    let stripes = body.shared.snapshots.stripes();
-    let upto = held.drained.min(body.shared.ranges.settled_upto());
+fn ready(inner: &Inner, held: &Held) -> Vec<RangeDelete> {
+    let stripes = inner.shared.snapshots.stripes();
+    let upto = held.drained.min(inner.shared.ranges.settled_upto());
     let ready = |range: &&RangeDelete| range.seq <= upto && !stripes.any_before(range.seq);
     held.ranges.iter().filter(ready).cloned().collect()
 }
 
 /// Returns whether a sweep of range deletes up to `seq` runs or is due.
-pub(super) fn is_due(body: &Body, seq: SeqNo) -> bool {
-    let held = body.ranges.0.lock();
+pub(super) fn is_due(inner: &Inner, seq: SeqNo) -> bool {
+    let held = inner.ranges.0.lock();
     let is_older = |range: &RangeDelete| range.seq <= seq;
-    held.ranges.iter().any(is_older) && (held.sweeping || ready(body, &held).iter().any(is_older))
+    held.ranges.iter().any(is_older) && (held.sweeping || ready(inner, &held).iter().any(is_older))
 }
 
 /// Returns the sweep of all range deletes that can be applied now.
-pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
-    let mut held = body.ranges.0.lock();
+pub(super) fn next(inner: &Arc<Inner>) -> Result<Option<Box<dyn Job>>> {
+    let mut held = inner.ranges.0.lock();
     if held.ranges.is_empty() || held.sweeping {
         return Ok(None);
     }
     // A step that holds it may be syncing, and the scheduler must not wait for that.
-    let Some(mut relinker) = body.relinker.try_lock() else {
+    let Some(mut relinker) = inner.relinker.try_lock() else {
         return Ok(None);
     };
     // A reclaim that a crash has interrupted goes first.
     if relinker.reclaiming.is_some() || relinker.resume.is_some() {
         return Ok(None);
     }
-    let ranges = ready(body, &held);
+    let ranges = ready(inner, &held);
     if ranges.is_empty() {
         return Ok(None);
     }
@@ -122,7 +122,7 @@ pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
     // Nothing else may move nodes meanwhile.
     relinker.reclaiming = Some(0);
     Ok(Some(Box::new(Sweep {
-        body: Arc::clone(body),
+        inner: Arc::clone(inner),
         at: ranges[0].begin.clone(),
         ranges,
         current: 0,
@@ -133,7 +133,7 @@ pub(super) fn next(body: &Arc<Body>) -> Result<Option<Box<dyn Job>>> {
 
 /// The job that applies some range deletes, one after the other.
 struct Sweep {
-    body: Arc<Body>,
+    inner: Arc<Inner>,
     ranges: Vec<RangeDelete>,
     /// The current range delete, and the key from which it is still to be applied.
     current: usize,
@@ -145,25 +145,25 @@ struct Sweep {
 impl Sweep {
     /// Unlinks the next nodes that the current range delete covers. Returns true if they were the
     /// last.
-    fn apply_some(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<bool> {
+    fn apply_some(&mut self, inner: &Inner, relinker: &mut super::Relinker) -> Result<bool> {
         let range = &self.ranges[self.current];
         failpoint!(SweepSkipped => return Ok(true));
         let from = Target::first_of(range.keyspace, &self.at);
-        let mut fingers = Fingers::at(&body.list, &from)?;
+        let mut fingers = Fingers::at(&inner.list, &from)?;
         let mut finished = false;
         let mut looked_at = 0;
         // BOUND: the rest of a key, and STEP_NODES.
         loop {
             if !relinker.has_room() {
                 relinker.settle(&mut fingers);
-                relinker.commit(body, Purpose::Reclaim)?;
+                relinker.commit(inner, Purpose::Reclaim)?;
             }
             let off = fingers.following();
             if off == 0 {
                 finished = true;
                 break;
             }
-            let node = body.list.node(off)?;
+            let node = inner.list.node(off)?;
             if !range.has(node.header.keyspace, node.key) {
                 finished = true;
                 break;
@@ -177,19 +177,19 @@ impl Sweep {
                 }
             }
             if node.header.seq < range.seq {
-                relinker.unlink_dead(&body.list, &mut fingers)?;
+                relinker.unlink_dead(&inner.list, &mut fingers)?;
                 self.entries += 1;
             } else {
-                fingers.pass(&body.list, &mut relinker.plan())?;
+                fingers.pass(&inner.list, &mut relinker.plan())?;
             }
         }
         relinker.settle(&mut fingers);
-        relinker.commit(body, Purpose::Reclaim)?;
+        relinker.commit(inner, Purpose::Reclaim)?;
         Ok(finished)
     }
 
     /// Removes the range delete itself, when all that it covers is dead.
-    fn finish(&mut self, body: &Body, relinker: &mut super::Relinker) -> Result<()> {
+    fn finish(&mut self, inner: &Inner, relinker: &mut super::Relinker) -> Result<()> {
         let range = &self.ranges[self.current];
         let key = layout::encode(&range.begin, &range.end);
         let place = Target {
@@ -199,22 +199,22 @@ impl Sweep {
         };
         // PERSIST: the dead flags before the range delete goes. Reversed, a power loss on `Mapped`
         // could bring back the keys that it deleted.
-        body.sync(relinker)?;
-        let mut fingers = Fingers::at(&body.list, &place)?;
+        inner.sync(relinker)?;
+        let mut fingers = Fingers::at(&inner.list, &place)?;
         let off = fingers.following();
-        if off != 0 && body.list.node(off)?.compare(&place).is_eq() {
-            relinker.unlink_dead(&body.list, &mut fingers)?;
+        if off != 0 && inner.list.node(off)?.compare(&place).is_eq() {
+            relinker.unlink_dead(&inner.list, &mut fingers)?;
             relinker.settle(&mut fingers);
-            relinker.commit(body, Purpose::Reclaim)?;
+            relinker.commit(inner, Purpose::Reclaim)?;
         }
         Ok(())
     }
 
     /// Forgets the applied range deletes, as part of a completion or of the drop of the job.
-    fn end(body: &Body, applied: &[RangeDelete]) {
-        let readable = body.shared.readable();
+    fn end(inner: &Inner, applied: &[RangeDelete]) {
+        let readable = inner.shared.readable();
         let gone: HashSet<SeqNo> = applied.iter().map(|range| range.seq).collect();
-        let mut held = body.ranges.0.lock();
+        let mut held = inner.ranges.0.lock();
         held.ranges.retain(|range| !gone.contains(&range.seq));
         held.changed(&readable);
         held.sweeping = false;
@@ -227,12 +227,12 @@ impl Job for Sweep {
     }
 
     fn step(&mut self) -> Result<Step> {
-        let body = Arc::clone(&self.body);
-        let mut relinker = body.relinker.lock();
-        if !self.apply_some(&body, &mut relinker)? {
+        let inner = Arc::clone(&self.inner);
+        let mut relinker = inner.relinker.lock();
+        if !self.apply_some(&inner, &mut relinker)? {
             return Ok(Step::More);
         }
-        self.finish(&body, &mut relinker)?;
+        self.finish(&inner, &mut relinker)?;
         self.current += 1;
         if let Some(next) = self.ranges.get(self.current) {
             self.at.clone_from(&next.begin);
@@ -244,7 +244,7 @@ impl Job for Sweep {
         let ranges = std::mem::take(&mut self.ranges);
         Ok(Step::Done(Completion {
             edit: Edit::default(),
-            apply: Box::new(move || Sweep::end(&body, &ranges)),
+            apply: Box::new(move || Sweep::end(&inner, &ranges)),
             garbage: Vec::new(),
             entries: self.entries,
         }))
@@ -255,8 +255,8 @@ impl Drop for Sweep {
     fn drop(&mut self) {
         if !self.done {
             // Cancelled: the other range deletes wait for another sweep.
-            self.body.relinker.lock().reclaiming = None;
-            Sweep::end(&self.body, &self.ranges[..self.current]);
+            self.inner.relinker.lock().reclaiming = None;
+            Sweep::end(&self.inner, &self.ranges[..self.current]);
         }
     }
 }

@@ -12,7 +12,7 @@ use terrace_media::{AllocError, Purpose};
 
 use super::Tables;
 use super::layout::{TableExtent, TableMeta};
-use super::table::{Body, Table};
+use super::table::{Inner, Table};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
@@ -151,7 +151,7 @@ impl CopyIn {
             changes.extend([Change::LastSeq { seq }, Change::NextId { id }]);
             changes.extend(retired(&std::mem::take(&mut logs)));
         }
-        let body = Body {
+        let inner = Inner {
             level: 0,
             extents: vec![(Arc::clone(&list.extent), sealed.bytes)],
             entries: sealed.entries,
@@ -171,7 +171,7 @@ impl CopyIn {
             nodes,
             filter.into_iter().collect(),
             sealed.late.clone(),
-            body,
+            inner,
         ));
         let tables = Arc::clone(&self.tables);
         let forget = sealed.forget;

@@ -99,9 +99,9 @@ impl Merge {
     ) -> Result<Merge> {
         let bits = shared.options.buffer.filter_bits_per_key;
         // Entries of an interrupted merge were counted in both tables already; the sum bounds them.
-        let entries = newer.body.lock().entries + older.body.lock().entries;
+        let entries = newer.inner.lock().entries + older.inner.lock().entries;
         let filter = (bits > 0).then(|| FilterBuilder::new(entries, bits));
-        let begun = newer.body.lock().merging_into.is_some();
+        let begun = newer.inner.lock().merging_into.is_some();
         // A merge begun by an earlier release has no count.
         let left_out_written = if begun { newer.left_out() } else { Some(0) };
         let left_out = left_out_written.unwrap_or(0);
@@ -163,7 +163,7 @@ impl Merge {
         // PERSIST: the announcement before the first link. Reversed, a crash would leave nodes of
         // the newer table in a list whose filter denies them.
         self.shared.manifest.commit(edit)?;
-        self.newer.body.lock().merging_into = Some(Arc::clone(&self.older));
+        self.newer.inner.lock().merging_into = Some(Arc::clone(&self.older));
         self.older.ages.raise(self.newer.ages.newest());
         let mut filters = Vec::clone(&self.older.filters.load());
         let newer_filters = self.newer.filters.load();
@@ -373,8 +373,8 @@ impl Merge {
         self.count.check()?;
         self.slot.clear()?;
         let filter = self.write_filter()?;
-        let newer_level = self.newer.body.lock().level;
-        let level = self.older.body.lock().level.max(newer_level) + 1;
+        let newer_level = self.newer.inner.lock().level;
+        let level = self.older.inner.lock().level.max(newer_level) + 1;
         let level = level.min(self.shared.options.buffer.levels - 1);
         let (entries, bytes) = (self.entries, self.bytes);
         let taken = self.newer.named(&self.shared)?;
@@ -400,21 +400,21 @@ impl Merge {
         Ok(Completion {
             edit,
             apply: Box::new(move || {
-                let mut newer_body = newer.body.lock();
+                let mut newer_body = newer.inner.lock();
                 {
-                    let mut body = older.body.lock();
+                    let mut inner = older.inner.lock();
                     // The newer table keeps its own handles: older views may still start at its
                     // head.
-                    body.extents.extend(newer_body.extents.iter().cloned());
-                    body.entries = entries;
-                    body.bytes = bytes;
-                    body.seq_first = body.seq_first.min(newer_body.seq_first);
-                    body.seq_last = newer_body.seq_last;
-                    body.logs.append(&mut newer_body.logs);
-                    body.unsynced |= newer_body.unsynced;
-                    body.level = level;
-                    body.named_filter = filter.clone();
-                    body.busy = false;
+                    inner.extents.extend(newer_body.extents.iter().cloned());
+                    inner.entries = entries;
+                    inner.bytes = bytes;
+                    inner.seq_first = inner.seq_first.min(newer_body.seq_first);
+                    inner.seq_last = newer_body.seq_last;
+                    inner.logs.append(&mut newer_body.logs);
+                    inner.unsynced |= newer_body.unsynced;
+                    inner.level = level;
+                    inner.named_filter = filter.clone();
+                    inner.busy = false;
                 }
                 // Readers that still have the table in a view no longer treat the two as a pair.
                 newer_body.merging_into = None;

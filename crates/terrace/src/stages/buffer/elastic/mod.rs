@@ -81,8 +81,8 @@ impl Tables {
     /// Adds a table at its place by age.
     fn insert(&self, table: Arc<Table>) {
         let mut tables = self.0.lock();
-        let seq = table.body.lock().seq_last;
-        let at = tables.partition_point(|t| t.body.lock().seq_last > seq);
+        let seq = table.inner.lock().seq_last;
+        let at = tables.partition_point(|t| t.inner.lock().seq_last > seq);
         tables.insert(at, table);
     }
 
@@ -102,9 +102,9 @@ impl Elastic {
         // table.
         let mut deepest = u32::MAX;
         for table in all.0.lock().iter().rev() {
-            let mut body = table.body.lock();
-            body.level = body.level.min(deepest);
-            deepest = body.level;
+            let mut inner = table.inner.lock();
+            inner.level = inner.level.min(deepest);
+            deepest = inner.level;
         }
         Elastic {
             shared,
@@ -119,12 +119,12 @@ impl Elastic {
     /// Returns the two oldest tables of `level`, newer first, if they are neighbours by age and no
     /// job owns either.
     fn oldest_pair(tables: &[Arc<Table>], level: u32) -> Option<(Arc<Table>, Arc<Table>)> {
-        let at = tables.iter().rposition(|t| t.body.lock().level == level)?;
+        let at = tables.iter().rposition(|t| t.inner.lock().level == level)?;
         let (older, newer) = (&tables[at], tables.get(at.checked_sub(1)?)?);
         let fit = |t: &Table| {
-            let mut body = t.body.lock();
-            let free = !body.busy && body.merging_into.is_none();
-            body.level == level && free && !body.is_read_as_memtable()
+            let mut inner = t.inner.lock();
+            let free = !inner.busy && inner.merging_into.is_none();
+            inner.level == level && free && !inner.is_read_as_memtable()
         };
         (fit(older) && fit(newer)).then(|| (Arc::clone(newer), Arc::clone(older)))
     }
@@ -132,15 +132,15 @@ impl Elastic {
     /// Returns the oldest table of `level`, if no job owns it and so many wait behind it that it
     /// should give way: a reader that does not move on keeps it from being merged (B3).
     fn held_up(tables: &[Arc<Table>], level: u32) -> Option<Arc<Table>> {
-        let of_level = |t: &&Arc<Table>| t.body.lock().level == level;
+        let of_level = |t: &&Arc<Table>| t.inner.lock().level == level;
         if tables.iter().filter(of_level).count() < WAITING_MAX {
             return None;
         }
         let pair = tables.iter().rev().filter(of_level).take(2);
-        let held = pair.clone().any(|t| t.body.lock().is_read_as_memtable());
+        let held = pair.clone().any(|t| t.inner.lock().is_read_as_memtable());
         let free = |t: &&Arc<Table>| {
-            let body = t.body.lock();
-            !body.busy && body.merging_into.is_none()
+            let inner = t.inner.lock();
+            !inner.busy && inner.merging_into.is_none()
         };
         let oldest = pair.clone().next().filter(free)?;
         // Its neighbour may be the one with readers: then it moves before that one.
@@ -150,8 +150,8 @@ impl Elastic {
     /// Returns a merge that a crash or a close has interrupted.
     fn interrupted(tables: &[Arc<Table>]) -> Option<(Arc<Table>, Arc<Table>)> {
         tables.iter().find_map(|newer| {
-            let body = newer.body.lock();
-            let into = body.merging_into.as_ref().filter(|_| !body.busy)?;
+            let inner = newer.inner.lock();
+            let into = inner.merging_into.as_ref().filter(|_| !inner.busy)?;
             Some((Arc::clone(newer), Arc::clone(into)))
         })
     }
@@ -161,8 +161,8 @@ impl Elastic {
         let Some(slot) = self.shared.redo.slot(terrace_media::Purpose::Merge) else {
             return Ok(None);
         };
-        newer.body.lock().busy = true;
-        older.body.lock().busy = true;
+        newer.inner.lock().busy = true;
+        older.inner.lock().busy = true;
         let merge = merge::Merge::begin(
             Arc::clone(&self.shared),
             Arc::clone(&self.tables),
@@ -174,7 +174,7 @@ impl Elastic {
     }
 
     fn move_down(&self, table: Arc<Table>, level: u32) -> Box<dyn Job> {
-        table.body.lock().busy = true;
+        table.inner.lock().busy = true;
         let shared = Arc::clone(&self.shared);
         Box::new(MoveDown {
             shared,
@@ -212,7 +212,7 @@ impl Buffer for Elastic {
                 }
                 continue;
             };
-            let bytes = newer.body.lock().bytes + older.body.lock().bytes;
+            let bytes = newer.inner.lock().bytes + older.inner.lock().bytes;
             // A drain takes at least a whole table, and a full disk may have no space for a larger
             // one.
             let fits = || self.shared.reserve.has_room_for_table(bytes + bytes / 4);
@@ -231,23 +231,23 @@ impl Buffer for Elastic {
         // Oldest first. Drained together, tables become one run, and only one version of a key is
         // written, without a merge that changes links only for that.
         for table in tables.iter().rev().take(DRAINED_MAX) {
-            let mut body = table.body.lock();
-            let due = body.level == self.last_level() || urgency > Urgency::None;
-            let fits = taken.is_empty() || bytes + body.bytes <= bytes_max;
-            if body.busy || !due || body.merging_into.is_some() || !fits {
+            let mut inner = table.inner.lock();
+            let due = inner.level == self.last_level() || urgency > Urgency::None;
+            let fits = taken.is_empty() || bytes + inner.bytes <= bytes_max;
+            if inner.busy || !due || inner.merging_into.is_some() || !fits {
                 break;
             }
-            body.busy = true;
-            bytes += body.bytes;
-            held += body.extents.iter().map(|(e, _)| e.len()).sum::<u64>();
-            entries += body.entries;
-            drop(body);
+            inner.busy = true;
+            bytes += inner.bytes;
+            held += inner.extents.iter().map(|(e, _)| e.len()).sum::<u64>();
+            entries += inner.entries;
+            drop(inner);
             taken.push(Arc::clone(table));
         }
         let Some(newest) = taken.last() else {
             return Ok(None);
         };
-        let seq_last = newest.body.lock().seq_last;
+        let seq_last = newest.inner.lock().seq_last;
         let newer = &tables[..tables.len() - taken.len()];
         let (newer, seq_max) = NewerTables::before(newer, self.shared.survival(), ASKED_MAX);
         let drained: Vec<_> = taken.iter().rev().cloned().collect();
@@ -270,7 +270,7 @@ impl Buffer for Elastic {
         // Only this drain has them now.
         let logs: Vec<Vec<u64>> = taken
             .iter()
-            .map(|table| std::mem::take(&mut table.body.lock().logs))
+            .map(|table| std::mem::take(&mut table.inner.lock().logs))
             .collect();
         let cursors = taken.iter().rev().map(|table| table.cursor());
         let all = Arc::clone(&self.tables);
@@ -287,9 +287,9 @@ impl Buffer for Elastic {
             forget: Box::new(move || ids.iter().for_each(|&id| all.remove(id))),
             put_back: Some(Box::new(move || {
                 for (table, logs) in taken.iter().zip(logs) {
-                    let mut body = table.body.lock();
-                    body.logs = logs;
-                    body.busy = false;
+                    let mut inner = table.inner.lock();
+                    inner.logs = logs;
+                    inner.busy = false;
                 }
             })),
         }))
@@ -306,7 +306,9 @@ impl Buffer for Elastic {
 
     fn newest(&self) -> SeqNo {
         let tables = self.tables.0.lock();
-        tables.first().map_or(0, |table| table.body.lock().seq_last)
+        tables
+            .first()
+            .map_or(0, |table| table.inner.lock().seq_last)
     }
 
     fn table_count(&self) -> usize {
@@ -315,27 +317,31 @@ impl Buffer for Elastic {
 
     fn table_bytes(&self) -> u64 {
         let tables = self.tables.0.lock();
-        tables.iter().map(|table| table.body.lock().bytes).sum()
+        tables.iter().map(|table| table.inner.lock().bytes).sum()
     }
 
     fn measure(&self, metrics: &mut Metrics) {
         for table in self.tables.0.lock().iter() {
-            let body = table.body.lock();
-            let at = metrics.levels.partition_point(|l| l.level < body.level);
-            if metrics.levels.get(at).is_none_or(|l| l.level != body.level) {
+            let inner = table.inner.lock();
+            let at = metrics.levels.partition_point(|l| l.level < inner.level);
+            if metrics
+                .levels
+                .get(at)
+                .is_none_or(|l| l.level != inner.level)
+            {
                 metrics.levels.insert(
                     at,
                     LevelMetrics {
-                        level: body.level,
+                        level: inner.level,
                         ..Default::default()
                     },
                 );
             }
             let level = &mut metrics.levels[at];
             level.table_count += 1;
-            level.merging_count += u64::from(body.merging_into.is_some());
-            level.entry_count += body.entries;
-            level.bytes += body.extents.iter().map(|(e, _)| e.len()).sum::<u64>();
+            level.merging_count += u64::from(inner.merging_into.is_some());
+            level.entry_count += inner.entries;
+            level.bytes += inner.extents.iter().map(|(e, _)| e.len()).sum::<u64>();
         }
     }
 }
@@ -369,11 +375,11 @@ impl NewerTables {
         // A table with such entries may be merged into an older one: only tables older than all of
         // these hide anything, and only versions no newer than theirs count.
         let all_hide = !survival.frees_logs() || canary::breaks(Canary::HidesUnsynced);
-        let forgets = |t: &Arc<Table>| !all_hide && t.body.lock().unsynced;
+        let forgets = |t: &Arc<Table>| !all_hide && t.inner.lock().unsynced;
         let from = newer.iter().rposition(forgets);
         let newer = &newer[from.map_or(0, |at| at + 1)..];
         let newer = &newer[newer.len().saturating_sub(asked_max)..];
-        let seq_max = newer.first().map_or(0, |t| t.body.lock().seq_last);
+        let seq_max = newer.first().map_or(0, |t| t.inner.lock().seq_last);
         (newer.to_vec(), seq_max)
     }
 
@@ -446,9 +452,9 @@ impl Job for MoveDown {
         Ok(Step::Done(Completion {
             edit: Edit::of(Change::changed(moved)),
             apply: Box::new(move || {
-                let mut body = table.body.lock();
-                body.level = level;
-                body.busy = false;
+                let mut inner = table.inner.lock();
+                inner.level = level;
+                inner.busy = false;
             }),
             garbage: Vec::new(),
             entries: 0,

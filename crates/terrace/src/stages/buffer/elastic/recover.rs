@@ -16,7 +16,7 @@ use terrace_media::{Medium, Shutdown};
 
 use super::Elastic;
 use super::layout::TableMeta;
-use super::table::{Body, Table};
+use super::table::{Inner, Table};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
@@ -89,10 +89,10 @@ pub(crate) fn recover(
             both.iter().flat_map(|f| f.iter().cloned()).collect()
         };
         older.filters.store(Arc::new(filters));
-        newer.body.lock().merging_into = Some(Arc::clone(older));
+        newer.inner.lock().merging_into = Some(Arc::clone(older));
         older.ages.raise(newer.ages.newest());
         // Until the merge goes on, no other job may take the older table.
-        older.body.lock().busy = true;
+        older.inner.lock().busy = true;
     }
     let mut ranges = Vec::new();
     for table in &tables {
@@ -105,7 +105,7 @@ pub(crate) fn recover(
 /// Returns the change that records the number of entries of a rebuilt table. A table that is being
 /// merged is counted at the end of its merge.
 fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Option<Change> {
-    let entries = table.body.lock().entries;
+    let entries = table.inner.lock().entries;
     let emptied_into = |id| all.iter().any(|other| other.merging_into == Some(id));
     if entries == meta.entries || meta.merging_into.is_some() || emptied_into(meta.id) {
         return None;
@@ -176,7 +176,7 @@ fn open_table(
         Some(span) => vec![Arc::new(Filter::open(shared.pool.adopt(span)?)?)],
         None => Vec::new(),
     };
-    let body = Body {
+    let inner = Inner {
         level: meta.level.min(shared.options.buffer.levels - 1),
         extents,
         entries: meta.entries,
@@ -195,7 +195,7 @@ fn open_table(
         SkipList::new(region.clone(), meta.head),
         filters,
         None,
-        body,
+        inner,
     ))
 }
 
@@ -265,7 +265,7 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     }
     // Nodes that merges had left out are among them; the manifest does not count them in a merged
     // table.
-    table.body.lock().entries = nodes.len() as u64;
+    table.inner.lock().entries = nodes.len() as u64;
     table.forget_left_out();
     walk::relink_sorted(&region, table.list.head(), nodes.into_iter())?;
     progress(bytes);

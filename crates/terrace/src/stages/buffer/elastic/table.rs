@@ -47,11 +47,11 @@ pub(super) struct Table {
     pub(super) frontier: AtomicU64,
     pub(super) filters: ArcSwap<Vec<Arc<Filter>>>,
     pub(super) ages: Arc<Ages>,
-    pub(super) body: Mutex<Body>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 /// The state that changes when tables move and merge.
-pub(super) struct Body {
+pub(super) struct Inner {
     pub(super) level: u32,
     pub(super) extents: Vec<(Arc<Extent>, u64)>,
     pub(super) entries: u64,
@@ -73,7 +73,7 @@ pub(super) struct Body {
     pub(super) merging_into: Option<Arc<Table>>,
 }
 
-impl Body {
+impl Inner {
     /// Returns whether the table may have readers as the memtable that it was (B3).
     pub(super) fn is_read_as_memtable(&mut self) -> bool {
         if self.readers.as_ref().is_some_and(|r| r.are_gone()) {
@@ -99,16 +99,16 @@ impl Table {
         list: SkipList,
         filters: Vec<Arc<Filter>>,
         late: Option<Arc<LateKeys>>,
-        body: Body,
+        inner: Inner,
     ) -> Table {
         Table {
-            ages: Arc::new(Ages::new(body.seq_last, late)),
+            ages: Arc::new(Ages::new(inner.seq_last, late)),
             id,
             list,
             gate: Gate::default(),
             frontier: AtomicU64::new(0),
             filters: ArcSwap::from_pointee(filters),
-            body: Mutex::new(body),
+            inner: Mutex::new(inner),
         }
     }
 
@@ -189,8 +189,8 @@ impl Source for Table {
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
         let _held = self.gate.hold();
         let entries = self.list.count_between(from, to)?;
-        let body = self.body.lock();
-        let mean = body.bytes.checked_div(body.entries).unwrap_or(0);
+        let inner = self.inner.lock();
+        let mean = inner.bytes.checked_div(inner.entries).unwrap_or(0);
         Ok((entries, entries * mean))
     }
 
@@ -211,12 +211,12 @@ impl Source for Table {
     }
 
     fn verify_bytes(&self) -> u64 {
-        self.body.lock().bytes
+        self.inner.lock().bytes
     }
 
     fn seqs(&self) -> (SeqNo, SeqNo) {
-        let body = self.body.lock();
-        (body.seq_first, body.seq_last)
+        let inner = self.inner.lock();
+        (inner.seq_first, inner.seq_last)
     }
 }
 
@@ -320,9 +320,9 @@ impl Table {
     /// Returns the number of entries in the list, and of its extents, which grow with each merge;
     /// `None` while a merge changes it, or has begun to.
     fn at_rest(&self) -> Option<(u64, usize)> {
-        let body = self.body.lock();
-        let rests = !body.busy && body.merging_into.is_none();
-        rests.then_some((body.entries, body.extents.len()))
+        let inner = self.inner.lock();
+        let rests = !inner.busy && inner.merging_into.is_none();
+        rests.then_some((inner.entries, inner.extents.len()))
     }
 
     /// Returns the offset of the count of entries that the merge which empties the table has left
@@ -357,16 +357,16 @@ impl Table {
     /// goes on.
     fn pair(&self) -> Option<Pair> {
         let (older, newer_entries) = {
-            let body = self.body.lock();
-            (body.merging_into.clone()?, body.entries)
+            let inner = self.inner.lock();
+            (inner.merging_into.clone()?, inner.entries)
         };
         // LOCK: one gate after the other; a batch between the two counts as a change of the pair.
         let newer_batches = self.gate.hold().relink_count();
         let older_batches = older.gate.hold().relink_count();
         let left_out = self.left_out();
         let (older_entries, older_extents) = {
-            let body = older.body.lock();
-            (body.entries, body.extents.len())
+            let inner = older.inner.lock();
+            (inner.entries, inner.extents.len())
         };
         Some(Pair {
             older,
@@ -379,7 +379,7 @@ impl Table {
 
     /// Visits the nodes of the table in storage order, dropped ones included.
     pub(super) fn walk_extents(&self, visit: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
-        let extents = self.body.lock().extents.clone();
+        let extents = self.inner.lock().extents.clone();
         for (extent, used) in extents {
             let start = extent.off() + TABLE_NODES_AT as u64;
             let mut walk = Walk::new(extent.region(), start, extent.off() + used);

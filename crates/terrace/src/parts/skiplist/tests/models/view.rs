@@ -40,10 +40,10 @@ impl Drop for Extent {
 }
 
 #[derive(Default)]
-struct Tail(Mutex<TailBody>);
+struct Tail(Mutex<TailInner>);
 
 #[derive(Default)]
-struct TailBody {
+struct TailInner {
     garbage: Vec<Arc<Extent>>,
     next: Option<Arc<Tail>>,
 }
@@ -86,10 +86,10 @@ impl<S> Views<S> {
         if self.fault == Fault::FreedAtOnce {
             return;
         }
-        let mut body = old.tail.0.lock().unwrap();
-        body.garbage.extend(garbage);
+        let mut inner = old.tail.0.lock().unwrap();
+        inner.garbage.extend(garbage);
         if self.fault != Fault::TailsUnchained {
-            body.next = Some(tail);
+            inner.next = Some(tail);
         }
     }
 }
