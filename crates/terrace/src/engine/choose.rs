@@ -1,13 +1,13 @@
 //! The scheduler's decision: where a thread looks for its next job, in which order.
 //!
 //! [`choose`] is a function of plain numbers, so its cases are a table (tests.rs). It returns
-//! places to look at; the engine takes the first job that it finds there (turns.rs). Whether a
+//! places to look at; the engine takes the first job that it finds there (picker.rs). Whether a
 //! place has a job depends on locks and on work that is begun meanwhile, so the decision does not
 //! guess it.
 //!
 //! A compaction may take seconds. If drains had to wait for it, a pool or log files that fill
 //! meanwhile would stop writers; if compactions always had to wait for drains, level 0 would grow
-//! and reads would slow down. So a thread turns, between two steps, to the work that is nearer to
+//! and reads would slow down. So a thread picker, between two steps, to the work that is nearer to
 //! slowing writers: drains while the pool or the logs press more than the bottom does, compactions
 //! otherwise ([`preferred`]). The job that it leaves is parked and resumes later, on any thread. If
 //! a dedicated thread compacts, the others drain until the bottom slows writers.

@@ -1,7 +1,7 @@
 //! Background jobs: one scheduler, steps of bounded length, priorities flush > merge > drain >
 //! reclaim while space is not short (choose.rs).
 //!
-//! The threads are in workers.rs, the choice of the next job in turns.rs. With `Workers::Manual`
+//! The threads are in workers.rs, the choice of the next job in picker.rs. With `Workers::Manual`
 //! there are no threads: a caller picks the job and runs one step of it, so a test can try any
 //! interleaving from a seed.
 //!
@@ -100,7 +100,7 @@ impl Jobs {
     }
 
     /// Counts one caller more, or one less, that waits for the current contents of the buffer.
-    /// Drains and merges take turns then. While writers run there is always another merge, so
+    /// Drains and merges take picker then. While writers run there is always another merge, so
     /// drains must not wait for all merges; and without any merge, there are so many tables that
     /// drains are slow to find what hides an entry.
     pub(super) fn want_drained(&self, more: bool) {

@@ -17,6 +17,7 @@ pub(crate) mod freeze;
 mod governor;
 pub(crate) mod ingest;
 pub(crate) mod jobs;
+mod picker;
 mod queue;
 pub(crate) mod read;
 pub(crate) mod recover;
@@ -25,7 +26,6 @@ mod settle;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;
-mod turns;
 pub(crate) mod view;
 mod waiting;
 mod workers;

@@ -50,7 +50,7 @@ impl Engine {
         let now = Instant::now();
         let mut state = self.jobs.state.lock();
         state.refuse(&why, room);
-        let turn = state.turn;
+        let epoch = state.epoch;
         drop(state);
         let wait = backoff(refused + 1);
         if (refused + 1).is_power_of_two() {
@@ -66,7 +66,7 @@ impl Engine {
         Waits::Room {
             soon: now + RETRY,
             until: now + wait,
-            turn,
+            epoch,
             room,
             why,
         }
@@ -137,7 +137,7 @@ impl Engine {
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
             Waits::Pool(found) => found.has_eased(level),
-            Waits::Room { turn, .. } if manual => *turn != state.turn,
+            Waits::Room { epoch, .. } if manual => *epoch != state.epoch,
             Waits::Room { soon, until, .. } => now >= *until || has_more(*soon),
             Waits::Pace(until) => hurries || now >= *until,
         };

@@ -2,12 +2,12 @@
 //!
 //! Parts without a fixed size (open iterators, jobs, memtables) take memory from a gauge. A full
 //! gauge refuses, and its user does without or fails. Short-term memory of calls is granted in
-//! turns: a call that needs much waits until others are done.
+//! permits: a call that needs much waits until others are done.
 //!
 //! Invariants
 //!   G1  The bytes taken from a gauge never exceed its limit.
-//!   G2  A call that has a turn takes no other, except one for an index block while it reads data;
-//!       so turns always end.
+//!   G2  A call that has a permit takes no other, except one for an index block while it reads data;
+//!       so permits always end.
 //!
 //! Without a budget nothing is limited, and only memtables are counted. Any thread.
 
@@ -116,49 +116,52 @@ impl Drop for Lease {
 
 /// Short-term memory of calls.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct Permits {
     max: u64,
     used: Mutex<u64>,
     ended: Condvar,
 }
 
 /// The memory of one call, released on drop.
-pub(crate) struct Turn<'a> {
-    turns: &'a Turns,
+pub(crate) struct Permit<'a> {
+    permits: &'a Permits,
     bytes: u64,
 }
 
-impl Turns {
-    fn new(max: u64) -> Turns {
-        Turns {
+impl Permits {
+    fn new(max: u64) -> Permits {
+        Permits {
             max,
             used: Mutex::new(0),
             ended: Condvar::new(),
         }
     }
 
-    /// Returns the bytes of all turns.
+    /// Returns the bytes of all permits.
     fn used(&self) -> u64 {
         *self.used.lock()
     }
 
-    /// Waits until `bytes` are left. A call that needs more than the limit has its turn alone.
-    /// BOUND: turns end without waiting for anything but a device or space for a write (G2).
-    pub(crate) fn take(&self, bytes: u64) -> Turn<'_> {
+    /// Waits until `bytes` are left. A call that needs more than the limit has its permit alone.
+    /// BOUND: permits end without waiting for anything but a device or space for a write (G2).
+    pub(crate) fn take(&self, bytes: u64) -> Permit<'_> {
         let bytes = bytes.min(self.max);
         let mut used = self.used.lock();
         while self.max - *used < bytes {
             self.ended.wait(&mut used);
         }
         *used += bytes;
-        Turn { turns: self, bytes }
+        Permit {
+            permits: self,
+            bytes,
+        }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        *self.turns.used.lock() -= self.bytes;
-        self.turns.ended.notify_all();
+        *self.permits.used.lock() -= self.bytes;
+        self.permits.ended.notify_all();
     }
 }
 
@@ -174,9 +177,9 @@ pub(crate) struct Memory {
     pub(crate) jobs: Arc<Gauge>,
     /// Range deletes that writers are about to make.
     pub(crate) ranges: Arc<Gauge>,
-    reads: Turns,
-    index_reads: Turns,
-    batches: Turns,
+    reads: Permits,
+    index_reads: Permits,
+    batches: Permits,
     /// The parts and their limits.
     pub(crate) plan: Vec<MemoryPart>,
 }
@@ -197,10 +200,10 @@ impl Memory {
             iterators: Gauge::new(limits.iterators_bytes),
             jobs: Gauge::new(u64::MAX),
             ranges: Gauge::new(u64::MAX),
-            reads: Turns::new(limits.data_reads_bytes()),
-            index_reads: Turns::new(limits.reads_bytes - limits.data_reads_bytes()),
+            reads: Permits::new(limits.data_reads_bytes()),
+            index_reads: Permits::new(limits.reads_bytes - limits.data_reads_bytes()),
             plan,
-            batches: Turns::new(limits.batches_bytes),
+            batches: Permits::new(limits.batches_bytes),
             limits,
         })
     }
@@ -216,21 +219,21 @@ impl Memory {
         self.limits.are_set
     }
 
-    /// Takes a turn to read `bytes` of an index or a filter, if there is a budget.
+    /// Takes a permit to read `bytes` of an index or a filter, if there is a budget.
     #[inline]
-    pub(crate) fn read_index(&self, bytes: u64) -> Option<Turn<'_>> {
+    pub(crate) fn read_index(&self, bytes: u64) -> Option<Permit<'_>> {
         self.is_limited().then(|| self.index_reads.take(bytes))
     }
 
-    /// Takes a turn to read `bytes` of data, if there is a budget.
+    /// Takes a permit to read `bytes` of data, if there is a budget.
     #[inline]
-    pub(crate) fn read(&self, bytes: u64) -> Option<Turn<'_>> {
+    pub(crate) fn read(&self, bytes: u64) -> Option<Permit<'_>> {
         self.is_limited().then(|| self.reads.take(bytes))
     }
 
-    /// Takes a turn to encode and write `bytes`, if there is a budget and the batch is not small.
+    /// Takes a permit to encode and write `bytes`, if there is a budget and the batch is not small.
     #[inline]
-    pub(crate) fn batch(&self, bytes: u64) -> Option<Turn<'_>> {
+    pub(crate) fn batch(&self, bytes: u64) -> Option<Permit<'_>> {
         (self.is_limited() && bytes > SMALL_BYTES).then(|| self.batches.take(bytes))
     }
 
@@ -291,19 +294,19 @@ mod tests {
         assert!(lease.set(1) && gauge.used() == 1);
     }
 
-    /// Turns never exceed the limit together, all of them are granted, and one that is too large
+    /// Permits never exceed the limit together, all of them are granted, and one that is too large
     /// runs alone.
     #[test]
     fn turns_come_one_after_the_other() {
-        let turns = Turns::new(100);
+        let permits = Permits::new(100);
         let running = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
-                let (turns, running) = (&turns, &running);
+                let (permits, running) = (&permits, &running);
                 scope.spawn(move || {
                     for i in 0..2000u64 {
                         let bytes = [10, 60, 100, 5000][((thread + i) % 4) as usize];
-                        let turn = turns.take(bytes);
+                        let permit = permits.take(bytes);
                         let now = running.fetch_add(turn.bytes, Ordering::SeqCst) + turn.bytes;
                         assert!(now <= 100, "{now}");
                         running.fetch_sub(turn.bytes, Ordering::SeqCst);
@@ -311,6 +314,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(turns.used(), 0);
+        assert_eq!(permits.used(), 0);
     }
 }

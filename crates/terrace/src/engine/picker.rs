@@ -1,4 +1,4 @@
-//! Turns: finds the job that a thread runs next, at the places that the scheduler's decision names
+//! Picker: finds the job that a thread runs next, at the places that the scheduler's decision names
 //! (choose.rs).
 
 use std::collections::VecDeque;
