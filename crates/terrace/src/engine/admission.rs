@@ -403,7 +403,7 @@ impl Engine {
     /// far below the cap of logs; a drain that is refused may rewrite a table without its deleted
     /// entries. Without a drain, level 0 is compacted even if it has few tables, since their
     /// deletes may cover most of the disk. Returns false if no job can begin, or if no job has
-    /// completed an edit since the caller's last picker.
+    /// completed an edit since the caller's last turn.
     fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         let for_disk = match awaits {
             Awaits::Disk(_) => true,

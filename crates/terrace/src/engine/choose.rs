@@ -7,7 +7,7 @@
 //!
 //! A compaction may take seconds. If drains had to wait for it, a pool or log files that fill
 //! meanwhile would stop writers; if compactions always had to wait for drains, level 0 would grow
-//! and reads would slow down. So a thread picker, between two steps, to the work that is nearer to
+//! and reads would slow down. So a thread turns, between two steps, to the work that is nearer to
 //! slowing writers: drains while the pool or the logs press more than the bottom does, compactions
 //! otherwise ([`preferred`]). The job that it leaves is parked and resumes later, on any thread. If
 //! a dedicated thread compacts, the others drain until the bottom slows writers.

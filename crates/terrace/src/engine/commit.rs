@@ -14,7 +14,7 @@ use crate::stages::{Rotated, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
 use super::admission::Need;
-use super::{Engine, governor};
+use super::{Engine, write_controller};
 
 /// How many copies of a range delete memory may hold: in the current and previous views, and in
 /// what jobs write and have written of it.
@@ -29,7 +29,7 @@ impl Engine {
         }
         self.check_batch(batch)?;
         let _coming = self.admit_ranges(batch)?;
-        if self.throttle.governor.slows() {
+        if self.throttle.write_controller.slows() {
             self.slow_down(batch);
         }
         failpoint!(BatchSplit if batch.len() > 1 => return batch.in_two(|half| self.write(half, durability)));
@@ -175,21 +175,21 @@ impl Engine {
         Ok(Some(coming))
     }
 
-    /// Delays a write for as long as the governor asks.
+    /// Delays a write for as long as the write controller asks.
     fn slow_down(&self, batch: &Batch) {
         if self.jobs.workers() == Workers::Manual {
             return;
         }
-        let governor = &self.throttle.governor;
-        if governor.look_is_due() {
+        let write_controller = &self.throttle.write_controller;
+        if write_controller.look_is_due() {
             self.headroom();
         }
-        let wait = governor.charge(batch.user_bytes(), batch.len() as u64);
+        let wait = write_controller.charge(batch.user_bytes(), batch.len() as u64);
         if wait.is_zero() {
             return;
         }
         let started = Instant::now();
-        governor::pass(wait);
+        write_controller::pass(wait);
         let waited = started.elapsed();
         self.shared.count_stall(self.throttle.reason(), waited);
     }

@@ -100,7 +100,7 @@ impl Jobs {
     }
 
     /// Counts one caller more, or one less, that waits for the current contents of the buffer.
-    /// Drains and merges take picker then. While writers run there is always another merge, so
+    /// Drains and merges take turns then. While writers run there is always another merge, so
     /// drains must not wait for all merges; and without any merge, there are so many tables that
     /// drains are slow to find what hides an entry.
     pub(super) fn want_drained(&self, more: bool) {

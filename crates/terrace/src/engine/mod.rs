@@ -14,7 +14,6 @@ mod choose;
 mod chores;
 pub(crate) mod commit;
 pub(crate) mod freeze;
-mod governor;
 pub(crate) mod ingest;
 pub(crate) mod jobs;
 mod picker;
@@ -29,6 +28,7 @@ pub(crate) mod throttle;
 pub(crate) mod view;
 mod waiting;
 mod workers;
+mod write_controller;
 
 use std::sync::Arc;
 use std::sync::OnceLock;

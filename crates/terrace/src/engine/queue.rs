@@ -1,5 +1,5 @@
 //! The queue of the scheduler: begun jobs, what each waits for (space in the pool, space on a disk,
-//! its epoch to write), and the counts by which callers give up.
+//! its turn to write), and the counts by which callers give up.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) struct Parked {
 }
 
 /// How full the pool was. The bytes are two numbers, because a single number of free bytes would
-/// fall when the device picker out to be full, and a job that waits for more would miss what is
+/// fall when the device turns out to be full, and a job that waits for more would miss what is
 /// freed after that.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolLevel {
@@ -78,7 +78,7 @@ pub(super) enum Waits {
         room: Option<u64>,
         why: Error,
     },
-    /// Its epoch to write again.
+    /// Its turn to write again.
     Pace(Instant),
 }
 
@@ -180,7 +180,7 @@ pub(super) struct State {
     /// The number of callers that wait until its current contents have been drained.
     pub(super) drained: usize,
     pub(super) rest: Rest,
-    /// Whether the last choice put merges first, so that drains and merges take picker.
+    /// Whether the last choice put merges first, so that drains and merges take turns.
     pub(super) merges_first: bool,
     /// Counts calls of users after which a disk may have space again.
     pub(super) epoch: u64,
@@ -245,7 +245,7 @@ impl State {
         self.queue.iter().filter(|p| p.has_memory()).count()
     }
 
-    /// Returns whether a job waits for its epoch to write: it resumes automatically.
+    /// Returns whether a job waits for its turn to write: it resumes automatically.
     pub(super) fn is_paced(&self) -> bool {
         let mut queue = self.queue.iter();
         queue.any(|parked| matches!(parked.waits, Waits::Pace(_)))

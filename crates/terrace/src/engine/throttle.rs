@@ -20,7 +20,7 @@ use crate::metrics::StallReason;
 use crate::stages::{Pressure, Shared, SpareBytes, Survival, Urgency};
 
 use super::Stages;
-use super::governor::Governor;
+use super::write_controller::WriteController;
 
 /// The state of the throttle.
 pub(crate) struct Throttle {
@@ -33,7 +33,7 @@ pub(crate) struct Throttle {
     memtables: Limits,
     /// Why writers are slowed, as an index of `StallReason::ALL`.
     reason: AtomicU8,
-    pub(crate) governor: Governor,
+    pub(crate) write_controller: WriteController,
 }
 
 /// Backlogs that limit writers.
@@ -81,7 +81,7 @@ impl Limits {
     ///
     /// While a drain is in progress, writers take as much as it will free. So that they need not
     /// stop before it ends, there must be room for all of it when it begins, and half as much again
-    /// below and above in which the governor finds its rate.
+    /// below and above in which the write controller finds its rate.
     fn drained(cap: u64, reserve: u64, piece: u64, drain: u64) -> Limits {
         // If the cap is so small that this would be most of it, drains and writers get less.
         let most = (cap / 8 * 5).saturating_sub(reserve + piece) / 7 * 4;
@@ -252,7 +252,7 @@ impl Throttle {
             logs,
             log_bytes: spare.log_file,
             reason: AtomicU8::new(StallReason::PoolNearlyFull as u8),
-            governor: Governor::new(),
+            write_controller: WriteController::new(),
         }
     }
 
@@ -291,7 +291,8 @@ impl Throttle {
         let most = most.max_by(|(_, a), (_, b)| a.part.total_cmp(&b.part));
         let (reason, pressure) = most.unwrap_or(pressures[0]);
         self.reason.store(reason as u8, Ordering::Relaxed);
-        self.governor.steer(pressure, &shared.counters, busy);
+        self.write_controller
+            .steer(pressure, &shared.counters, busy);
         headroom
     }
 

@@ -184,7 +184,7 @@ pub(crate) struct Memory {
     pub(crate) plan: Vec<MemoryPart>,
 }
 
-/// Calls that need no more than this take no turn.
+/// Calls that need no more than this take no permit.
 const SMALL_BYTES: u64 = 8 << 10;
 
 impl Memory {
@@ -297,7 +297,7 @@ mod tests {
     /// Permits never exceed the limit together, all of them are granted, and one that is too large
     /// runs alone.
     #[test]
-    fn turns_come_one_after_the_other() {
+    fn permits_are_granted_one_after_the_other() {
         let permits = Permits::new(100);
         let running = AtomicU64::new(0);
         std::thread::scope(|scope| {
@@ -307,9 +307,9 @@ mod tests {
                     for i in 0..2000u64 {
                         let bytes = [10, 60, 100, 5000][((thread + i) % 4) as usize];
                         let permit = permits.take(bytes);
-                        let now = running.fetch_add(turn.bytes, Ordering::SeqCst) + turn.bytes;
+                        let now = running.fetch_add(permit.bytes, Ordering::SeqCst) + permit.bytes;
                         assert!(now <= 100, "{now}");
-                        running.fetch_sub(turn.bytes, Ordering::SeqCst);
+                        running.fetch_sub(permit.bytes, Ordering::SeqCst);
                     }
                 });
             }

@@ -1,8 +1,8 @@
-//! The governor: limits the rate of writers while the store cannot move data down as fast.
+//! The write controller: limits the rate of writers while the store cannot move data down as fast.
 //!
 //! Pressure is how near the store is to the point at which writers would have to stop: 0 is no
 //! need, 1 is that point. At zero pressure nothing is limited and nothing is counted. Above it the
-//! governor looks for the rate at which pressure stays at one half: the rate at which background
+//! controller looks for the rate at which pressure stays at one half: the rate at which background
 //! work keeps up, whatever limits that: a slow disk, a compaction of many levels, other processes.
 //! Background work comes and goes in pieces as large as a memtable or a table, so pressure jumps;
 //! the rate must not. A proportional part reacts to each jump by a small factor, and an integral
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use crate::metrics::{Counters, OpCounter};
 use crate::stages::Pressure;
 
-/// The pressure that the governor aims at: as far from stopping writers as from leaving background
+/// The pressure that the controller aims at: as far from stopping writers as from leaving background
 /// work idle.
 const AIM: f64 = 0.5;
 /// The seconds in which the rate changes by a factor of e for each unit by which pressure is off
@@ -59,7 +59,7 @@ const YIELD_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MIN: Duration = Duration::from_micros(60);
 
 /// The limit on the rate of writers. Any number of threads may use it.
-pub(crate) struct Governor {
+pub(crate) struct WriteController {
     started: Instant,
     /// Nanoseconds per mebibyte; 0 is no limit.
     cost: AtomicU64,
@@ -71,9 +71,9 @@ pub(crate) struct Governor {
     control: Mutex<Control>,
 }
 
-impl Governor {
-    pub(crate) fn new() -> Governor {
-        Governor {
+impl WriteController {
+    pub(crate) fn new() -> WriteController {
+        WriteController {
             started: Instant::now(),
             cost: AtomicU64::new(0),
             next: AtomicU64::new(0),
