@@ -66,7 +66,7 @@ pub use db::{
 pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
     BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
-    MemoryMetrics, MemoryUse, Metrics, PaceMetrics, PoolMetrics, Purpose, RetryMetrics,
+    MemoryMetrics, MemoryUse, Metrics, PoolMetrics, Purpose, RateLimiterMetrics, RetryMetrics,
     StallMetrics, StallReason, human_bytes,
 };
 pub use options::{

@@ -302,9 +302,9 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
             "last": metrics.retries.last,
         },
         "pace": {
-            "rate_max": metrics.pace.rate_max,
-            "waits": metrics.pace.wait_count,
-            "seconds": metrics.pace.wait_time.as_secs_f64(),
+            "rate_max": metrics.rate_limiter.rate_max,
+            "waits": metrics.rate_limiter.wait_count,
+            "seconds": metrics.rate_limiter.wait_time.as_secs_f64(),
         },
         "pool": {
             "description": metrics.pool.description,

@@ -196,8 +196,8 @@ impl Engine {
                     if self.jobs.state.lock().stopping {
                         break Ok(Some(next));
                     }
-                    if let Some(until) = self.pace(next.job.kind(), class) {
-                        let waits = Waits::Pace(until);
+                    if let Some(until) = self.rate_limited_until(next.job.kind(), class) {
+                        let waits = Waits::RateLimiter(until);
                         break Ok(Some(Parked { waits, ..next }));
                     }
                     if class == Class::Rest && self.should_give_way(next.job.kind()) {

@@ -318,7 +318,7 @@ impl Engine {
             },
             pm: self.shared.pool.counts(),
             life: self.shared.totals().into(),
-            pace: self.shared.pace.metrics(),
+            rate_limiter: self.shared.rate_limiter.metrics(),
             retries: self.jobs.retries(),
             snapshot_count: self.shared.snapshots.count(),
             range_delete_count: ranges.map_or(0, |ranges| ranges.len() as u64),

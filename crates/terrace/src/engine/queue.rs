@@ -79,7 +79,7 @@ pub(super) enum Waits {
         why: Error,
     },
     /// Its turn to write again.
-    Pace(Instant),
+    RateLimiter(Instant),
 }
 
 impl Waits {
@@ -87,7 +87,7 @@ impl Waits {
     pub(super) fn room(&self) -> Option<&Error> {
         match self {
             Waits::Room { why, .. } => Some(why),
-            Waits::Nothing | Waits::Pool(_) | Waits::Pace(_) => None,
+            Waits::Nothing | Waits::Pool(_) | Waits::RateLimiter(_) => None,
         }
     }
 }
@@ -129,7 +129,7 @@ impl Parked {
     /// Returns whether it keeps its memory while it waits. A job that waits for space has freed its
     /// memory, and other jobs may have to run first to make room for it.
     pub(super) fn has_memory(&self) -> bool {
-        let waits = matches!(self.waits, Waits::Nothing | Waits::Pace(_));
+        let waits = matches!(self.waits, Waits::Nothing | Waits::RateLimiter(_));
         waits && self.job.kind() != JobKind::Flush
     }
 }
@@ -248,14 +248,14 @@ impl State {
     /// Returns whether a job waits for its turn to write: it resumes automatically.
     pub(super) fn is_paced(&self) -> bool {
         let mut queue = self.queue.iter();
-        queue.any(|parked| matches!(parked.waits, Waits::Pace(_)))
+        queue.any(|parked| matches!(parked.waits, Waits::RateLimiter(_)))
     }
 
     /// Returns the time until the next job that waits for a time may resume. Jobs that may already
     /// do not count, since the caller has found none.
     pub(super) fn next_turn(&self) -> Option<Duration> {
         let until = self.queue.iter().filter_map(|parked| match &parked.waits {
-            Waits::Room { until, .. } | Waits::Pace(until) => Some(*until),
+            Waits::Room { until, .. } | Waits::RateLimiter(until) => Some(*until),
             Waits::Nothing | Waits::Pool(_) => None,
         });
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Waits of jobs: when a job stopped by the pool, a disk or the pace takes its next step, and what
+//! Waits of jobs: when a job stopped by the pool, a disk or the rate limiter takes its next step, and what
 //! callers learn meanwhile.
 
 use std::time::Instant;
@@ -24,13 +24,13 @@ fn has_no_more(then: Option<u64>, now: Option<u64>) -> bool {
 impl Engine {
     /// Returns when a job may take its next step, if it has written more than the rate limit
     /// allows. Flushes are charged and never wait.
-    pub(super) fn pace(&self, kind: JobKind, class: Class) -> Option<Instant> {
+    pub(super) fn rate_limited_until(&self, kind: JobKind, class: Class) -> Option<Instant> {
         if class == Class::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
             return None;
         }
-        self.shared.pace.metrics().rate_max?;
+        self.shared.rate_limiter.metrics().rate_max?;
         let now = Instant::now();
-        let wait = self.shared.pace.wait(now, self.haste());
+        let wait = self.shared.rate_limiter.wait(now, self.haste());
         wait.map(|wait| now + wait)
     }
 
@@ -139,7 +139,7 @@ impl Engine {
             Waits::Pool(found) => found.has_eased(level),
             Waits::Room { epoch, .. } if manual => *epoch != state.epoch,
             Waits::Room { soon, until, .. } => now >= *until || has_more(*soon),
-            Waits::Pace(until) => hurries || now >= *until,
+            Waits::RateLimiter(until) => hurries || now >= *until,
         };
         (0..state.queue.len())
             .filter(|&at| ready(&state.queue[at]))

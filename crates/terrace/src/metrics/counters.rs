@@ -10,7 +10,7 @@ use terrace_media::Counts;
 
 use super::{
     BottomMetrics, CacheMetrics, FileLevelMetrics, JobKind, JobMetrics, LevelMetrics, LifeMetrics,
-    MemoryMetrics, PaceMetrics, PoolMetrics, RetryMetrics, StallMetrics, StallReason,
+    MemoryMetrics, PoolMetrics, RateLimiterMetrics, RetryMetrics, StallMetrics, StallReason,
 };
 
 /// Declares `Metrics` and the counters behind it. Each line of `sums` is a counter and the field of
@@ -100,7 +100,7 @@ counters! {
         /// was opened.
         pub life: LifeMetrics,
         /// The limit on the rate of background writes to table files, and its effect.
-        pub pace: PaceMetrics,
+        pub rate_limiter: RateLimiterMetrics,
         /// Background jobs that a full disk has refused.
         pub retries: RetryMetrics,
         /// Snapshots and iterators that pin old versions.

@@ -169,7 +169,7 @@ impl LifeMetrics {
 
 /// The limit on the rate at which compactions and drains write table files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PaceMetrics {
+pub struct RateLimiterMetrics {
     /// Bytes per second; `None` for no limit.
     pub rate_max: Option<u64>,
     /// The number of times that a job had to wait.

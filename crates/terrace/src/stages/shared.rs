@@ -17,9 +17,9 @@ use crate::options::Options;
 use crate::parts::expiry::{Millis, Time};
 use crate::parts::manifest::{Change, Edit, Manifest, Totals};
 use crate::parts::memory::Memory;
-use crate::parts::pace::Pace;
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{LiveRanges, Readable};
+use crate::parts::rate_limiter::RateLimiter;
 use crate::parts::redo::RedoArea;
 use crate::parts::reserve::{DRAIN_BYTES, LOG_BYTES, Reserve, Rows};
 use crate::parts::sequence::Sequencer;
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     /// The totals written before the database was opened.
     pub(crate) totals_before: Totals,
     /// The rate limit of background writes to table files.
-    pub(crate) pace: Pace,
+    pub(crate) rate_limiter: RateLimiter,
     /// The bytes that drains in progress will return to the pool.
     pub(crate) credits: Credits,
     /// The bytes of memtables that flushes in progress have written, if these become table files.
@@ -106,7 +106,7 @@ impl Shared {
             time: Time::new(clock, time),
             counters: Counters::default(),
             totals_before,
-            pace: Pace::new(options.bottom.leveled.write_rate_max),
+            rate_limiter: RateLimiter::new(options.bottom.leveled.write_rate_max),
             credits: Credits::default(),
             flush_credits: Credits::default(),
             memory: Memory::of(&options),

@@ -64,7 +64,7 @@ pub(super) struct Output {
     any: bool,
     entries: u64,
     sampler: Sampler,
-    /// Bytes of the table being written that the pace has counted.
+    /// Bytes of the table being written that the rate limiter has counted.
     charged: u64,
     /// The writer's share of the memory.
     lease: Lease,
@@ -264,7 +264,7 @@ impl Output {
             let held = writer.keys_bytes().next_multiple_of(COUNTED_BYTES);
             self.entries += 1;
             let more = bytes.saturating_sub(self.charged);
-            self.inner.shared.pace.charge(more);
+            self.inner.shared.rate_limiter.charge(more);
             self.charged += more;
             if held != self.lease.bytes() {
                 // Jobs are counted, and bounded by their input.

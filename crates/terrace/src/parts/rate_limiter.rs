@@ -1,4 +1,4 @@
-//! Pace: the rate limit of background writes to files.
+//! The rate limiter of background writes to files.
 //!
 //! Writers charge the bytes that they write. The thread that runs jobs asks how long a job should
 //! wait before its next step, and runs another job meanwhile. The closer the store is to throttling
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::metrics::PaceMetrics;
+use crate::metrics::RateLimiterMetrics;
 
 /// The burst after an idle time, as a fraction of the bytes per second.
 const BURST: f64 = 0.1;
@@ -23,7 +23,7 @@ const WAIT_MIN: Duration = Duration::from_micros(1);
 
 /// A rate limit, shared by any number of threads.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimiter {
     /// The limit in bytes per second; `None`: no limit.
     rate: Option<u64>,
     /// Bytes written since the account was last updated.
@@ -41,12 +41,12 @@ struct Account {
     at: Option<Instant>,
 }
 
-impl Pace {
+impl RateLimiter {
     /// Creates a limit in bytes per second.
-    pub(crate) fn new(rate: Option<u64>) -> Pace {
-        Pace {
+    pub(crate) fn new(rate: Option<u64>) -> RateLimiter {
+        RateLimiter {
             rate,
-            ..Pace::default()
+            ..RateLimiter::default()
         }
     }
 
@@ -85,8 +85,8 @@ impl Pace {
     }
 
     /// Returns the limit and the waits so far.
-    pub(crate) fn metrics(&self) -> PaceMetrics {
-        PaceMetrics {
+    pub(crate) fn metrics(&self) -> RateLimiterMetrics {
+        RateLimiterMetrics {
             rate_max: self.rate,
             wait_count: self.waits.load(Ordering::Relaxed),
             wait_time: Duration::from_nanos(self.wait_nanos.load(Ordering::Relaxed)),
@@ -99,15 +99,15 @@ mod tests {
     use super::*;
 
     /// Writes a mebibyte per step and waits as requested; returns the bytes and the time taken.
-    fn written(pace: &Pace, haste: f64, steps: usize) -> (u64, Duration) {
+    fn written(rate_limiter: &RateLimiter, haste: f64, steps: usize) -> (u64, Duration) {
         let mut now = Instant::now();
         let start = now;
         let mut bytes = 0;
         for _ in 0..steps {
-            pace.charge(1 << 20);
+            rate_limiter.charge(1 << 20);
             bytes += 1 << 20;
             // BOUND: each wait pays for a tenth of a second of the rate.
-            while let Some(wait) = pace.wait(now, haste) {
+            while let Some(wait) = rate_limiter.wait(now, haste) {
                 now += wait;
             }
         }
@@ -117,25 +117,29 @@ mod tests {
     /// The rate is kept over any time, up to one burst.
     #[test]
     fn the_rate_is_kept() {
-        let pace = Pace::new(Some(8 << 20));
-        let (bytes, time) = written(&pace, 0.0, 80);
+        let rate_limiter = RateLimiter::new(Some(8 << 20));
+        let (bytes, time) = written(&rate_limiter, 0.0, 80);
         let rate = bytes as f64 / time.as_secs_f64();
         assert!((rate / f64::from(8 << 20) - 1.0).abs() < 0.05, "{rate}");
-        assert!(pace.metrics().wait_count > 0);
+        assert!(rate_limiter.metrics().wait_count > 0);
     }
 
     /// A long idle time allows one burst and no more.
     #[test]
     fn a_rest_allows_one_burst() {
-        let pace = Pace::new(Some(10 << 20));
+        let rate_limiter = RateLimiter::new(Some(10 << 20));
         let start = Instant::now();
-        assert_eq!(pace.wait(start, 0.0), None);
+        assert_eq!(rate_limiter.wait(start, 0.0), None);
         let later = start + Duration::from_secs(3600);
-        assert_eq!(pace.wait(later, 0.0), None);
-        pace.charge(1 << 20);
-        assert_eq!(pace.wait(later, 0.0), None, "a tenth of a second's worth");
-        pace.charge(1 << 20);
-        assert!(pace.wait(later, 0.0).is_some());
+        assert_eq!(rate_limiter.wait(later, 0.0), None);
+        rate_limiter.charge(1 << 20);
+        assert_eq!(
+            rate_limiter.wait(later, 0.0),
+            None,
+            "a tenth of a second's worth"
+        );
+        rate_limiter.charge(1 << 20);
+        assert!(rate_limiter.wait(later, 0.0).is_some());
     }
 
     /// Haste raises the rate steadily, up to no limit at all.
@@ -143,40 +147,40 @@ mod tests {
     fn haste_raises_the_rate() {
         let mut last = Duration::MAX;
         for haste in [0.0, 0.25, 0.5, 0.9, 0.99] {
-            let (_, time) = written(&Pace::new(Some(1 << 20)), haste, 50);
+            let (_, time) = written(&RateLimiter::new(Some(1 << 20)), haste, 50);
             assert!(time < last, "{haste}: {time:?}");
             last = time;
         }
-        let (_, time) = written(&Pace::new(Some(1)), 1.0, 50);
+        let (_, time) = written(&RateLimiter::new(Some(1)), 1.0, 50);
         assert_eq!(time, Duration::ZERO);
     }
 
     /// Bytes written in haste are forgiven: no caller pays for them afterwards.
     #[test]
     fn haste_leaves_no_debt() {
-        let pace = Pace::new(Some(1 << 20));
+        let rate_limiter = RateLimiter::new(Some(1 << 20));
         let start = Instant::now();
-        assert_eq!(pace.wait(start, 0.0), None);
-        pace.charge(1 << 30);
-        assert_eq!(pace.wait(start, 0.0), Some(WAIT_MAX));
-        assert_eq!(pace.wait(start, 1.0), None);
-        assert_eq!(pace.wait(start, 0.0), None);
-        assert_eq!(pace.metrics().wait_count, 1);
+        assert_eq!(rate_limiter.wait(start, 0.0), None);
+        rate_limiter.charge(1 << 30);
+        assert_eq!(rate_limiter.wait(start, 0.0), Some(WAIT_MAX));
+        assert_eq!(rate_limiter.wait(start, 1.0), None);
+        assert_eq!(rate_limiter.wait(start, 0.0), None);
+        assert_eq!(rate_limiter.metrics().wait_count, 1);
     }
 
     /// Work that never waits is charged: work that does leaves bandwidth for it, and the sum keeps
     /// the rate.
     #[test]
     fn others_count() {
-        let pace = Pace::new(Some(8 << 20));
+        let rate_limiter = RateLimiter::new(Some(8 << 20));
         let mut now = Instant::now();
         let (start, mut bytes) = (now, 0u64);
         for _ in 0..40 {
             // A flush and a compaction write a mebibyte each.
-            pace.charge(1 << 20);
-            pace.charge(1 << 20);
+            rate_limiter.charge(1 << 20);
+            rate_limiter.charge(1 << 20);
             bytes += 2 << 20;
-            while let Some(wait) = pace.wait(now, 0.0) {
+            while let Some(wait) = rate_limiter.wait(now, 0.0) {
                 assert!((WAIT_MIN..=WAIT_MAX).contains(&wait));
                 now += wait;
             }
@@ -188,21 +192,21 @@ mod tests {
     /// A time before the last one, as concurrent callers may pass, allows nothing more.
     #[test]
     fn time_that_goes_back_allows_nothing() {
-        let pace = Pace::new(Some(1 << 20));
+        let rate_limiter = RateLimiter::new(Some(1 << 20));
         let start = Instant::now();
         let later = start + Duration::from_secs(1);
-        assert_eq!(pace.wait(later, 0.0), None);
-        pace.charge(1 << 20);
-        let owed = pace.wait(later, 0.0);
+        assert_eq!(rate_limiter.wait(later, 0.0), None);
+        rate_limiter.charge(1 << 20);
+        let owed = rate_limiter.wait(later, 0.0);
         assert_eq!(owed, Some(WAIT_MAX));
-        assert_eq!(pace.wait(start, 0.0), owed);
+        assert_eq!(rate_limiter.wait(start, 0.0), owed);
     }
 
     /// Without a limit nothing waits and nothing is counted.
     #[test]
     fn no_limit_is_no_wait() {
-        let pace = Pace::new(None);
-        assert_eq!(written(&pace, 0.0, 50).1, Duration::ZERO);
-        assert_eq!(pace.metrics(), PaceMetrics::default());
+        let rate_limiter = RateLimiter::new(None);
+        assert_eq!(written(&rate_limiter, 0.0, 50).1, Duration::ZERO);
+        assert_eq!(rate_limiter.metrics(), RateLimiterMetrics::default());
     }
 }
