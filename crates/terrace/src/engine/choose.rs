@@ -12,7 +12,7 @@
 //! otherwise ([`preferred`]). The job that it leaves is parked and resumes later, on any thread. If
 //! a dedicated thread compacts, the others drain until the bottom slows writers.
 
-use super::workers::Class;
+use super::workers::Lane;
 use crate::stages::{JobKind, Urgency};
 
 /// At this pressure and above, nothing is merged before something is drained.
@@ -117,8 +117,8 @@ pub(super) fn choose_flush(spare_is_due: bool, is_held_up: bool) -> Vec<Look> {
     looks
 }
 
-/// Returns the places where a thread of another class looks, and whether merges come first.
-pub(super) fn choose(class: Class, now: &Now) -> (Vec<Look>, bool) {
+/// Returns the places where a thread of another lane looks, and whether merges come first.
+pub(super) fn choose(lane: Lane, now: &Now) -> (Vec<Look>, bool) {
     let urgency = match (now.wanted, now.urgency) {
         (Wanted::Rest, Urgency::None) => Urgency::Rest,
         (Wanted::Nothing | Wanted::Rest, urgency) => urgency,
@@ -126,7 +126,7 @@ pub(super) fn choose(class: Class, now: &Now) -> (Vec<Look>, bool) {
         (Wanted::Everything, _) => Urgency::Everything,
     };
     let mut looks = vec![Look::Ranges];
-    if class == Class::Compactions {
+    if lane == Lane::Compactions {
         looks.push(Look::Begun(JobKind::Compact));
         if now.has_memory {
             looks.push(Look::New(JobKind::Reclaim, urgency));

@@ -25,15 +25,15 @@ use crate::stages::{Completion, Job, JobKind, Step};
 
 use super::Engine;
 use super::admission::RELEASE;
-use super::chores::{Finish, MakeSpare};
+use super::own_jobs::{Finish, MakeSpare};
 use super::queue::{Parked, State, Waits};
 use super::throttle::Headroom;
-use super::workers::{Class, Crew};
+use super::workers::{Lane, ThreadPool};
 
 /// The scheduler of one database.
 pub(crate) struct Jobs {
     workers: Workers,
-    pub(super) crew: Crew,
+    pub(super) crew: ThreadPool,
     pub(super) state: Mutex<State>,
     /// Workers wait on it. Notified when a job may begin, and when the database stops.
     pub(super) work: Condvar,
@@ -46,7 +46,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    pub(super) fn new(workers: Workers, crew: Crew) -> Jobs {
+    pub(super) fn new(workers: Workers, crew: ThreadPool) -> Jobs {
         Jobs {
             workers,
             crew,
@@ -160,7 +160,7 @@ enum Advance {
 
 /// One run of a job, as the scheduler's state counts it.
 struct Run {
-    class: Class,
+    lane: Lane,
     /// Whether the job may yet find space on a disk.
     untried: bool,
     /// Whether the job may free space in the pool.
@@ -168,9 +168,9 @@ struct Run {
 }
 
 impl Run {
-    fn of(parked: &Parked, class: Class) -> Run {
+    fn of(parked: &Parked, lane: Lane) -> Run {
         Run {
-            class,
+            lane,
             untried: !parked.has_tried(),
             may_free: parked.may_free(),
         }
@@ -179,15 +179,15 @@ impl Run {
 
 impl Engine {
     /// Runs a job until it ends, waits for space, or the database stops.
-    pub(super) fn run(self: &Arc<Self>, job: Parked, class: Class) {
-        let counts = usize::from(class.is_heavy());
+    pub(super) fn run(self: &Arc<Self>, job: Parked, lane: Lane) {
+        let counts = usize::from(lane.is_heavy());
         self.jobs.busy.fetch_add(counts, Ordering::Relaxed);
-        self.run_steps(job, class);
+        self.run_steps(job, lane);
         self.jobs.busy.fetch_sub(counts, Ordering::Relaxed);
     }
 
-    fn run_steps(self: &Arc<Self>, mut parked: Parked, class: Class) {
-        let run = Run::of(&parked, class);
+    fn run_steps(self: &Arc<Self>, mut parked: Parked, lane: Lane) {
+        let run = Run::of(&parked, lane);
         let mut full_at = None;
         let result = loop {
             parked = match self.advance(parked) {
@@ -196,14 +196,14 @@ impl Engine {
                     if self.jobs.state.lock().stopping {
                         break Ok(Some(next));
                     }
-                    if let Some(until) = self.rate_limited_until(next.job.kind(), class) {
+                    if let Some(until) = self.rate_limited_until(next.job.kind(), lane) {
                         let waits = Waits::RateLimiter(until);
                         break Ok(Some(Parked { waits, ..next }));
                     }
-                    if class == Class::Rest && self.should_give_way(next.job.kind()) {
+                    if lane == Lane::Rest && self.should_give_way(next.job.kind()) {
                         break Ok(Some(next));
                     }
-                    if class == Class::Flushes
+                    if lane == Lane::Flushes
                         && let Err(e) = self.make_due_spare()
                     {
                         break Err(e);
@@ -295,7 +295,7 @@ impl Engine {
         };
         let mut state = self.jobs.state.lock();
         state.running -= 1;
-        state.heavy -= usize::from(run.class.is_heavy());
+        state.heavy -= usize::from(run.lane.is_heavy());
         state.untried -= usize::from(run.untried);
         let ended = parked.as_ref().is_none_or(Parked::found_no_space);
         state.turnover += u64::from(ended && run.may_free);
@@ -416,7 +416,7 @@ impl Engine {
 
     /// Takes the most wanted job after flushes, for recovery, which runs it inline.
     pub(super) fn take_inline(self: &Arc<Self>) -> Result<Option<Box<dyn Job>>> {
-        let taken = self.take(&mut self.jobs.state.lock(), Class::Rest)?;
+        let taken = self.take(&mut self.jobs.state.lock(), Lane::Rest)?;
         Ok(taken.map(|parked| parked.job))
     }
 
@@ -437,7 +437,7 @@ impl Engine {
 
     /// Begins every job that may run, for callers that pick one.
     fn refill(self: &Arc<Self>, state: &mut State) -> Result<()> {
-        for class in [Class::Flushes, Class::Rest] {
+        for lane in [Lane::Flushes, Lane::Rest] {
             // BOUND: each turn begins a job, and a stage has a finite number.
             loop {
                 // Jobs that wait for space would be found again and again. One that makes a spare
@@ -448,7 +448,7 @@ impl Engine {
                 state.queue = spares;
                 let heavy = state.heavy;
                 state.heavy += parked.iter().filter(|p| p.has_memory()).count();
-                let found = self.take(state, class);
+                let found = self.take(state, lane);
                 state.heavy = heavy;
                 state.queue.append(&mut parked);
                 match found? {
@@ -511,7 +511,7 @@ impl Engine {
     pub(crate) fn step(self: &Arc<Self>, pick: usize) -> Result<bool> {
         let _call = self.enter()?;
         self.check_writable()?;
-        let (parked, class) = {
+        let (parked, lane) = {
             let mut state = self.refilled(State::has_no_flush)?;
             let ready = self.ready(&state);
             if ready.is_empty() {
@@ -519,12 +519,12 @@ impl Engine {
             }
             state.running += 1;
             let parked = state.queue.remove(ready[pick % ready.len()]);
-            let class = Class::of(parked.job.kind());
-            state.heavy += usize::from(class.is_heavy());
+            let lane = Lane::of(parked.job.kind());
+            state.heavy += usize::from(lane.is_heavy());
             state.untried += usize::from(!parked.has_tried());
-            (parked, class)
+            (parked, lane)
         };
-        let run = Run::of(&parked, class);
+        let run = Run::of(&parked, lane);
         let result = self.advance(parked).map(|advance| match advance {
             Advance::More(next) | Advance::Split(next) | Advance::Waits(next) => Some(next),
             Advance::Ended => None,

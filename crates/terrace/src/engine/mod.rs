@@ -11,11 +11,11 @@
 mod admission;
 mod calls;
 mod choose;
-mod chores;
 pub(crate) mod commit;
 pub(crate) mod freeze;
 pub(crate) mod ingest;
 pub(crate) mod jobs;
+mod own_jobs;
 mod picker;
 mod queue;
 pub(crate) mod read;
@@ -53,7 +53,7 @@ use calls::Calls;
 use jobs::Jobs;
 use throttle::Throttle;
 use view::{Parts, Views};
-use workers::Crew;
+use workers::ThreadPool;
 
 /// The stages of a design.
 pub(crate) struct Stages {
@@ -177,7 +177,7 @@ impl Engine {
         Engine {
             jobs: Jobs::new(
                 shared.options.background.workers,
-                Crew::new(&shared.options, &stages),
+                ThreadPool::new(&shared.options, &stages),
             ),
             views,
             throttle,

@@ -9,24 +9,20 @@ use crate::stages::{Job, JobKind, Urgency};
 
 use super::Engine;
 use super::choose::{Look, Nearness, Now, Wanted, choose, choose_flush, new_jobs, preferred};
-use super::chores::{MakeSpare, SyncRanges};
+use super::own_jobs::{MakeSpare, SyncRanges};
 use super::queue::{Parked, State};
 use super::throttle::Headroom;
-use super::workers::Class;
+use super::workers::Lane;
 
 impl Engine {
     /// Takes the most wanted job that may run now.
-    pub(super) fn take(
-        self: &Arc<Self>,
-        state: &mut State,
-        class: Class,
-    ) -> Result<Option<Parked>> {
+    pub(super) fn take(self: &Arc<Self>, state: &mut State, lane: Lane) -> Result<Option<Parked>> {
         let headroom = self.headroom();
-        let looks = if class == Class::Flushes {
+        let looks = if lane == Lane::Flushes {
             let is_held_up = self.stages.buffer.is_none() && self.stages.bottom.need().stops();
             choose_flush(self.spare_is_due(state, &headroom), is_held_up)
         } else {
-            let (looks, merges_first) = choose(class, &self.now(state, &headroom));
+            let (looks, merges_first) = choose(lane, &self.now(state, &headroom));
             state.merges_first = merges_first;
             looks
         };

@@ -10,7 +10,7 @@ use crate::stages::{JobKind, Urgency};
 
 use super::Engine;
 use super::queue::{Parked, PoolLevel, RETRY, State, Waits, backoff};
-use super::workers::Class;
+use super::workers::Lane;
 
 /// The interval of refusals at which a job runs whatever the disk reports: a quota can be raised
 /// without a change of the free bytes.
@@ -24,8 +24,8 @@ fn has_no_more(then: Option<u64>, now: Option<u64>) -> bool {
 impl Engine {
     /// Returns when a job may take its next step, if it has written more than the rate limit
     /// allows. Flushes are charged and never wait.
-    pub(super) fn rate_limited_until(&self, kind: JobKind, class: Class) -> Option<Instant> {
-        if class == Class::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
+    pub(super) fn rate_limited_until(&self, kind: JobKind, lane: Lane) -> Option<Instant> {
+        if lane == Lane::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
             return None;
         }
         self.shared.rate_limiter.metrics().rate_max?;

@@ -26,25 +26,25 @@ const COMPACTION_NICENESS: i32 = 19;
 
 /// The jobs that a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum Lane {
     Flushes,
     Rest,
     /// Those of the rest that only reorder a bottom in files.
     Compactions,
 }
 
-impl Class {
-    /// Returns which class takes jobs of this kind, whatever threads there are.
-    pub(super) fn of(kind: JobKind) -> Class {
+impl Lane {
+    /// Returns which lane takes jobs of this kind, whatever threads there are.
+    pub(super) fn of(kind: JobKind) -> Lane {
         match kind {
-            JobKind::Flush => Class::Flushes,
-            JobKind::Merge | JobKind::Drain | JobKind::Reclaim | JobKind::Compact => Class::Rest,
+            JobKind::Flush => Lane::Flushes,
+            JobKind::Merge | JobKind::Drain | JobKind::Reclaim | JobKind::Compact => Lane::Rest,
         }
     }
 
     /// Returns whether its jobs take memory while they run, and are many.
     pub(super) fn is_heavy(self) -> bool {
-        self != Class::Flushes
+        self != Lane::Flushes
     }
 
     /// Lets writers, readers and flushes of this process run before the calling thread if cores are
@@ -52,9 +52,9 @@ impl Class {
     /// milliseconds.
     fn yield_to_writers(self) {
         let niceness = match self {
-            Class::Flushes => return,
-            Class::Rest => MERGE_NICENESS,
-            Class::Compactions => COMPACTION_NICENESS,
+            Lane::Flushes => return,
+            Lane::Rest => MERGE_NICENESS,
+            Lane::Compactions => COMPACTION_NICENESS,
         };
         // A refusal by the system affects only speed.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), niceness);
@@ -63,35 +63,35 @@ impl Class {
 
 /// The workers of one database.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Crew {
+pub(super) struct ThreadPool {
     /// The number of threads that do not flush; `None` without threads.
     others: Option<usize>,
     /// Whether one of them only compacts.
     compacts_apart: bool,
 }
 
-impl Crew {
-    pub(super) fn new(options: &Options, stages: &Stages) -> Crew {
+impl ThreadPool {
+    pub(super) fn new(options: &Options, stages: &Stages) -> ThreadPool {
         let drains_to_files = stages.buffer.is_some() && stages.bottom.is_outside_pool();
-        Crew::of(options.worker_count(), drains_to_files)
+        ThreadPool::of(options.worker_count(), drains_to_files)
     }
 
-    fn of(others: Option<usize>, drains_to_files: bool) -> Crew {
-        Crew {
+    fn of(others: Option<usize>, drains_to_files: bool) -> ThreadPool {
+        ThreadPool {
             others,
             compacts_apart: drains_to_files && others.is_some_and(|others| others > 1),
         }
     }
 
-    fn classes(self) -> impl Iterator<Item = Class> {
+    fn classes(self) -> impl Iterator<Item = Lane> {
         let rest = self
             .others
             .map(|all| all - usize::from(self.compacts_apart));
-        let flushes = rest.map(|_| Class::Flushes);
+        let flushes = rest.map(|_| Lane::Flushes);
         flushes
             .into_iter()
-            .chain(std::iter::repeat_n(Class::Rest, rest.unwrap_or(0)))
-            .chain(self.compacts_apart.then_some(Class::Compactions))
+            .chain(std::iter::repeat_n(Lane::Rest, rest.unwrap_or(0)))
+            .chain(self.compacts_apart.then_some(Lane::Compactions))
     }
 }
 
@@ -104,15 +104,15 @@ impl Engine {
     /// Starts the worker threads.
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         let mut threads = self.jobs.threads.lock();
-        for (number, class) in self.jobs.crew.classes().enumerate() {
+        for (number, lane) in self.jobs.crew.classes().enumerate() {
             let engine = Arc::clone(self);
             let thread = std::thread::Builder::new()
                 .name(format!("terrace-{number}"))
                 .spawn(move || {
                     // A refusal here affects only latency.
                     terrace_media::ask_for_slices(SLICE);
-                    class.yield_to_writers();
-                    engine.work(class);
+                    lane.yield_to_writers();
+                    engine.work(lane);
                 })
                 .map_err(|e| {
                     Error::new(ErrorKind::Io, format!("a thread cannot be started: {e}")).because(e)
@@ -145,7 +145,7 @@ impl Engine {
         state.parts.clear();
     }
 
-    fn work(self: &Arc<Self>, class: Class) {
+    fn work(self: &Arc<Self>, lane: Lane) {
         loop {
             let mut state = self.jobs.state.lock();
             if state.stopping {
@@ -154,15 +154,15 @@ impl Engine {
             let found = if self.has_failed() {
                 Ok(None)
             } else {
-                self.take(&mut state, class)
+                self.take(&mut state, lane)
             };
             match found {
                 Ok(Some(job)) => {
                     state.running += 1;
                     state.untried += usize::from(!job.has_tried());
-                    state.heavy += usize::from(class.is_heavy());
+                    state.heavy += usize::from(lane.is_heavy());
                     drop(state);
-                    self.run(job, class);
+                    self.run(job, lane);
                 }
                 Ok(None) => {
                     if state.rest.begins(self.shared.sequencer.last_taken()) {
@@ -191,16 +191,20 @@ mod tests {
     #[test]
     fn drains_always_have_a_thread() {
         let all = |others, to_files| {
-            Crew::of(Some(others), to_files)
+            ThreadPool::of(Some(others), to_files)
                 .classes()
                 .collect::<Vec<_>>()
         };
-        use Class::{Compactions, Flushes, Rest};
+        use Lane::{Compactions, Flushes, Rest};
         assert_eq!(all(1, false), [Flushes, Rest]);
         assert_eq!(all(1, true), [Flushes, Rest]);
         assert_eq!(all(2, false), [Flushes, Rest, Rest]);
         assert_eq!(all(2, true), [Flushes, Rest, Compactions]);
         assert_eq!(all(3, true), [Flushes, Rest, Rest, Compactions]);
-        assert_eq!(Crew::of(None, true).classes().count(), 0, "no threads");
+        assert_eq!(
+            ThreadPool::of(None, true).classes().count(),
+            0,
+            "no threads"
+        );
     }
 }

@@ -145,7 +145,7 @@ fn the_rest_follows_need() {
         ),
     ];
     for (case, now, looks, merges_first) in cases {
-        assert_eq!(choose(Class::Rest, &now), (looks, merges_first), "{case}");
+        assert_eq!(choose(Lane::Rest, &now), (looks, merges_first), "{case}");
     }
 }
 
@@ -159,7 +159,7 @@ fn one_thread_only_compacts() {
             ..QUIET
         };
         let looks = vec![Ranges, Begun(Compact), New(Reclaim, Urgency::Space)];
-        assert_eq!(choose(Class::Compactions, &now), (looks, merged_first));
+        assert_eq!(choose(Lane::Compactions, &now), (looks, merged_first));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Chores: the jobs of the engine itself.
+//! Own jobs: the jobs of the engine itself.
 
 use std::sync::Arc;
 
