@@ -33,7 +33,7 @@ use super::workers::{Lane, ThreadPool};
 /// The scheduler of one database.
 pub(crate) struct Jobs {
     workers: Workers,
-    pub(super) crew: ThreadPool,
+    pub(super) thread_pool: ThreadPool,
     pub(super) state: Mutex<State>,
     /// Workers wait on it. Notified when a job may begin, and when the database stops.
     pub(super) work: Condvar,
@@ -46,10 +46,10 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    pub(super) fn new(workers: Workers, crew: ThreadPool) -> Jobs {
+    pub(super) fn new(workers: Workers, thread_pool: ThreadPool) -> Jobs {
         Jobs {
             workers,
-            crew,
+            thread_pool,
             state: Mutex::default(),
             work: Condvar::new(),
             changed: Condvar::new(),

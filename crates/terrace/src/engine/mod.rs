@@ -343,7 +343,7 @@ impl Engine {
         let used = |name| match name {
             memory::POOL => metrics.pool.allocated_bytes,
             memory::MEMTABLES => memory.arenas.used(),
-            memory::SEARCH => memory.shortcuts.used(),
+            memory::SEARCH => memory.search_hints.used(),
             memory::CACHE => metrics.cache.used_bytes,
             memory::JOBS => memory.jobs.used(),
             memory::ITERATORS => memory.iterators.used(),

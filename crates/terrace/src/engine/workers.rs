@@ -83,7 +83,7 @@ impl ThreadPool {
         }
     }
 
-    fn classes(self) -> impl Iterator<Item = Lane> {
+    fn lanes(self) -> impl Iterator<Item = Lane> {
         let rest = self
             .others
             .map(|all| all - usize::from(self.compacts_apart));
@@ -98,13 +98,13 @@ impl ThreadPool {
 impl Engine {
     /// Returns whether a thread only compacts.
     pub(super) fn compacts_apart(&self) -> bool {
-        self.jobs.crew.compacts_apart
+        self.jobs.thread_pool.compacts_apart
     }
 
     /// Starts the worker threads.
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         let mut threads = self.jobs.threads.lock();
-        for (number, lane) in self.jobs.crew.classes().enumerate() {
+        for (number, lane) in self.jobs.thread_pool.lanes().enumerate() {
             let engine = Arc::clone(self);
             let thread = std::thread::Builder::new()
                 .name(format!("terrace-{number}"))
@@ -192,7 +192,7 @@ mod tests {
     fn drains_always_have_a_thread() {
         let all = |others, to_files| {
             ThreadPool::of(Some(others), to_files)
-                .classes()
+                .lanes()
                 .collect::<Vec<_>>()
         };
         use Lane::{Compactions, Flushes, Rest};
@@ -201,10 +201,6 @@ mod tests {
         assert_eq!(all(2, false), [Flushes, Rest, Rest]);
         assert_eq!(all(2, true), [Flushes, Rest, Compactions]);
         assert_eq!(all(3, true), [Flushes, Rest, Rest, Compactions]);
-        assert_eq!(
-            ThreadPool::of(None, true).classes().count(),
-            0,
-            "no threads"
-        );
+        assert_eq!(ThreadPool::of(None, true).lanes().count(), 0, "no threads");
     }
 }

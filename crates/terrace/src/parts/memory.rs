@@ -171,7 +171,7 @@ pub(crate) struct Memory {
     pub(crate) limits: Limits,
     /// Memtables outside of the pool.
     pub(crate) arenas: Arc<Gauge>,
-    pub(crate) shortcuts: Arc<Gauge>,
+    pub(crate) search_hints: Arc<Gauge>,
     pub(crate) iterators: Arc<Gauge>,
     /// Only counted: the memory of jobs is bounded by their input.
     pub(crate) jobs: Arc<Gauge>,
@@ -196,7 +196,7 @@ impl Memory {
     fn new(limits: Limits, plan: Vec<MemoryPart>) -> Arc<Memory> {
         Arc::new(Memory {
             arenas: Gauge::new(limits.arenas_bytes),
-            shortcuts: Gauge::new(limits.shortcuts_bytes),
+            search_hints: Gauge::new(limits.search_hints_bytes),
             iterators: Gauge::new(limits.iterators_bytes),
             jobs: Gauge::new(u64::MAX),
             ranges: Gauge::new(u64::MAX),

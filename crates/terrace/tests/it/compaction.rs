@@ -343,7 +343,7 @@ fn a_close_ends_the_compaction_of_a_range() {
     }
     let handle = db.clone();
     let waiter = std::thread::spawn(move || handle.compact_range::<&str>(..));
-    while db.metrics().pace.wait_count == 0 {
+    while db.metrics().rate_limiter.wait_count == 0 {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let began = std::time::Instant::now();

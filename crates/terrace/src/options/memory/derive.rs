@@ -64,7 +64,7 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
     options.pool.size_bytes = chosen.pool_bytes.unwrap_or(pool_before);
     let limits = Limits::within(options, budget);
     let of_memtables = limits.arenas_bytes
-        + limits.shortcuts_bytes
+        + limits.search_hints_bytes
         + limits.late_bytes_of_all(options)
         // This was counted for memtables of size zero.
         - memtables_of_no_size(options, budget);
@@ -105,7 +105,7 @@ fn memtables_of_no_size(options: &Options, budget: u64) -> u64 {
     let mut none = options.clone();
     none.front.memtable_bytes = 0;
     let limits = Limits::within(&none, budget);
-    limits.arenas_bytes + limits.shortcuts_bytes + limits.late_bytes_of_all(&none)
+    limits.arenas_bytes + limits.search_hints_bytes + limits.late_bytes_of_all(&none)
 }
 
 /// Sets the cache, and how many files may be open given the part of it that they may hold.

@@ -57,7 +57,7 @@ pub(crate) struct Limits {
     pub(crate) chunk_bytes: usize,
     /// Memtables outside of the pool.
     pub(crate) arenas_bytes: u64,
-    pub(crate) shortcuts_bytes: u64,
+    pub(crate) search_hints_bytes: u64,
     /// Keys written into deleted ranges, of one memtable.
     pub(crate) late_bytes: u64,
     /// The part of the block cache that open tables and their filters hold.
@@ -98,7 +98,7 @@ impl Limits {
             ingest_bytes: u64::MAX,
             chunk_bytes: 256 << 10,
             arenas_bytes: u64::MAX,
-            shortcuts_bytes: u64::MAX,
+            search_hints_bytes: u64::MAX,
             late_bytes: u64::MAX,
             held_bytes: u64::MAX,
             iterators_bytes: u64::MAX,
@@ -137,7 +137,7 @@ impl Limits {
             ingest_bytes: jobs.keys / 4,
             chunk_bytes: (budget / 1024).clamp(16 * KIB, 256 * KIB) as usize,
             arenas_bytes: arenas,
-            shortcuts_bytes: (options.front.sealed_count_max as u64 + 3)
+            search_hints_bytes: (options.front.sealed_count_max as u64 + 3)
                 .saturating_mul(memtable / 8 + 52 * KIB),
             late_bytes: (memtable / 64).max(4 * KIB),
             held_bytes: options.bottom.leveled.cache_bytes / 8,

@@ -170,7 +170,7 @@ fn plan(options: &Options, budget: u64) -> Vec<MemoryPart> {
     }
     part(
         SEARCH,
-        limits.shortcuts_bytes + limits.late_bytes_of_all(options),
+        limits.search_hints_bytes + limits.late_bytes_of_all(options),
         match memtable > 1 << 20 {
             true => "front.memtable_bytes",
             false => "front.sealed_count_max",

@@ -4,8 +4,8 @@ use super::{Cursor, EntryView};
 use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::expiry::Value;
-use crate::parts::gate::{Gate, Held};
 use crate::parts::key::Target;
+use crate::parts::latch::{Held, Latch};
 use crate::parts::ranges::{Ages, LateKeys, Newer};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::search::Search;
@@ -26,7 +26,7 @@ const UNKNOWN: u64 = u64::MAX;
 /// A cursor over one list.
 pub(crate) struct ListCursor {
     list: SkipList,
-    gate: Option<Gate>,
+    latch: Option<Latch>,
     held: Option<Held>,
     relinks_seen: u64,
     /// The largest sequence number that a reader sees.
@@ -45,11 +45,11 @@ pub(crate) struct ListCursor {
 }
 
 impl ListCursor {
-    /// Creates an unpositioned cursor over `list`. A list without a gate is never relinked.
-    pub(crate) fn new(list: SkipList, gate: Option<Gate>) -> ListCursor {
+    /// Creates an unpositioned cursor over `list`. A list without a latch is never relinked.
+    pub(crate) fn new(list: SkipList, latch: Option<Latch>) -> ListCursor {
         ListCursor {
             list,
-            gate,
+            latch,
             held: None,
             relinks_seen: 0,
             newest: SEQ_MAX,
@@ -126,8 +126,10 @@ impl ListCursor {
 
 impl Cursor for ListCursor {
     fn hold(&mut self) -> bool {
-        let Some(gate) = &self.gate else { return true };
-        let held = gate.hold();
+        let Some(latch) = &self.latch else {
+            return true;
+        };
+        let held = latch.hold();
         let mut same = held.relink_count() == self.relinks_seen;
         failpoint!(CursorStale => same = true);
         self.relinks_seen = held.relink_count();
@@ -145,7 +147,7 @@ impl Cursor for ListCursor {
     }
 
     fn begin_seek(&mut self, target: &Target<'_>) -> Result<bool> {
-        if self.list.has_shortcuts() {
+        if self.list.has_search_hints() {
             self.seek(target)?;
             return Ok(true);
         }

@@ -21,7 +21,7 @@ const ALONE_MAX: usize = 2;
 /// The union of several sources. An entry that is being copied between two sources may be returned
 /// once from each. Readers fold the versions of a key anyway.
 pub(crate) struct MergeCursor {
-    /// The cursors, newest source first, which is the order in which gates are taken.
+    /// The cursors, newest source first, which is the order in which latches are taken.
     cursors: Vec<Box<dyn Cursor>>,
     /// The prefix of each cursor's entry.
     heads: Vec<Head>,

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_media::{Arena, Bump};
 
 use super::{Cursor, EntryView, ListCursor, MergeCursor};
-use crate::parts::gate::Gate;
 use crate::parts::key::Target;
+use crate::parts::latch::Latch;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::{HEAD_BYTES, HEIGHT_MAX};
 use crate::parts::skiplist::node::{head_bytes, height_for, link_at};
@@ -35,7 +35,7 @@ impl Shared {
         claim.write(0, &head_bytes());
         Source {
             list: SkipList::new(self.bump.region().clone(), claim.off()),
-            gate: Gate::default(),
+            latch: Latch::default(),
         }
     }
 
@@ -67,12 +67,12 @@ impl Shared {
 
 struct Source {
     list: SkipList,
-    gate: Gate,
+    latch: Latch,
 }
 
 impl Source {
     fn cursor(&self) -> Box<dyn Cursor> {
-        Box::new(ListCursor::new(self.list.clone(), Some(self.gate.clone())))
+        Box::new(ListCursor::new(self.list.clone(), Some(self.latch.clone())))
     }
 }
 
@@ -222,7 +222,7 @@ fn merges_go_backward() {
     }
 }
 
-/// Makes planned stores immediately, in any order, because no thread reads a list whose gate is
+/// Makes planned stores immediately, in any order, because no thread reads a list whose latch is
 /// held.
 struct Now<'r>(&'r SkipList);
 
@@ -240,11 +240,11 @@ impl Plan for Now<'_> {
     }
 }
 
-/// Moves the first node of `newer` into `older`, as a merge does, under both gates. Returns false
+/// Moves the first node of `newer` into `older`, as a merge does, under both latches. Returns false
 /// if `newer` is empty.
 fn move_one(newer: &Source, older: &Source) -> bool {
-    let _newer = newer.gate.relink();
-    let _older = older.gate.relink();
+    let _newer = newer.latch.relink();
+    let _older = older.latch.relink();
     let off = newer.list.next(newer.list.head(), 0).unwrap();
     if off == 0 {
         return false;
@@ -369,7 +369,7 @@ fn scans_beside_a_merge_see_everything() {
         older
             .list
             .check(
-                &older.gate,
+                &older.latch,
                 &mut |_, value| {
                     value.unwrap();
                     count += 1;

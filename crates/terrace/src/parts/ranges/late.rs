@@ -159,7 +159,7 @@ impl Ages {
         }
     }
 
-    /// Announces entries up to a number. Called under the gate, or before the first of them is
+    /// Announces entries up to a number. Called under the latch, or before the first of them is
     /// added.
     pub(crate) fn raise(&self, newest: SeqNo) {
         self.late.store(None);

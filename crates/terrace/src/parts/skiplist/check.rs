@@ -7,12 +7,12 @@ use super::layout::HEIGHT_MAX;
 use super::node::Node;
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
-use crate::parts::gate::Gate;
 use crate::parts::key::Target;
+use crate::parts::latch::Latch;
 use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
 use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, key_hash};
 
-/// The number of nodes checked per hold of the gate.
+/// The number of nodes checked per hold of the latch.
 const CHUNK: usize = 256;
 /// The number of nodes on a level that makes an estimate good enough.
 const SAMPLE: u64 = 64;
@@ -23,25 +23,25 @@ pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Node<'_>, Result<(), DecodeError>
 impl SkipList {
     /// Calls `visit` for every node in order and checks order (S1), towers (S2), sizes and hashes.
     /// A node that a concurrent merge moves in or out may be missed, but is never visited twice.
-    /// Calls `between` between chunks, while the gate is not held.
+    /// Calls `between` between chunks, while the latch is not held.
     pub(crate) fn check(
         &self,
-        gate: &Gate,
+        latch: &Latch,
         visit: Visit<'_>,
         between: &mut dyn FnMut(),
     ) -> Result<(), DecodeError> {
-        self.walk_list(gate, true, visit, between)
+        self.walk_list(latch, true, visit, between)
     }
 
     /// As [`check`](SkipList::check), for a list under concurrent insertion, whose towers may be
     /// partly linked.
     pub(crate) fn check_growing(&self, visit: Visit<'_>) -> Result<(), DecodeError> {
-        self.walk_list(&Gate::default(), false, visit, &mut || {})
+        self.walk_list(&Latch::default(), false, visit, &mut || {})
     }
 
     fn walk_list(
         &self,
-        gate: &Gate,
+        latch: &Latch,
         towers: bool,
         visit: Visit<'_>,
         between: &mut dyn FnMut(),
@@ -49,7 +49,7 @@ impl SkipList {
         let mut last: Option<(u32, Vec<u8>, u64)> = None;
         loop {
             between();
-            let _held = gate.hold();
+            let _held = latch.hold();
             let target = match &last {
                 Some((keyspace, key, seq)) => Target {
                     keyspace: *keyspace,

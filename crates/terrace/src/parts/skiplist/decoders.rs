@@ -17,9 +17,9 @@ use super::walk::{Walk, is_dead};
 use super::{Node, SkipList};
 use crate::parts::codec;
 use crate::parts::codec::decoders::refused;
-use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
+use crate::parts::latch::Latch;
 use crate::types::key_hash;
 
 /// The offset of the list: not 0, as no table is there.
@@ -199,7 +199,7 @@ fn walk(list: &SkipList, bytes: &[u8]) -> Result<Seen, String> {
         seen += 1;
         sound += u64::from(value.is_ok());
     };
-    let checked = list.check(&Gate::default(), &mut visit, &mut || {});
+    let checked = list.check(&Latch::default(), &mut visit, &mut || {});
     let mut complaint = checked.as_ref().err().map(refused);
     for key in [&b""[..], b"apple", b"apple pie", b"zebra"] {
         for target in [
@@ -222,7 +222,7 @@ fn walk(list: &SkipList, bytes: &[u8]) -> Result<Seen, String> {
             let _ = list.count_between(&target, &Target::first_of(9, b""));
         }
     }
-    let mut cursor = ListCursor::new(list.clone(), Some(Gate::default()));
+    let mut cursor = ListCursor::new(list.clone(), Some(Latch::default()));
     cursor.hold();
     let mut passed = 0;
     let mut last: Option<(u32, Vec<u8>, Reverse<u64>)> = None;

@@ -91,8 +91,8 @@ impl SkipList {
             let splice = self.splice(target)?;
             self.link_levels(off, 0..usize::from(height), &splice, target)?;
         }
-        match &self.shortcuts {
-            Some(shortcuts) if height > 1 => shortcuts.add(&self.region, off, target),
+        match &self.search_hints {
+            Some(search_hints) if height > 1 => search_hints.add(&self.region, off, target),
             _ => Ok(()),
         }
     }

@@ -23,7 +23,7 @@ pub(crate) mod layout;
 pub(crate) mod node;
 pub(crate) mod salvage;
 pub(crate) mod search;
-pub(crate) mod shortcuts;
+pub(crate) mod search_hints;
 pub(crate) mod walk;
 
 #[cfg(test)]
@@ -35,7 +35,7 @@ use terrace_media::Region;
 
 pub(crate) use insert::Approach;
 pub(crate) use node::{NewNode, Node};
-use shortcuts::Shortcuts;
+use search_hints::SearchHints;
 
 /// A list, by its head node in a region.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub(crate) struct SkipList {
     region: Region,
     head: u64,
     /// The starting points of searches in a memtable. Lists in the pool do not use shortcuts.
-    shortcuts: Option<Arc<Shortcuts>>,
+    search_hints: Option<Arc<SearchHints>>,
 }
 
 impl SkipList {
@@ -52,26 +52,26 @@ impl SkipList {
         SkipList {
             region,
             head,
-            shortcuts: None,
+            search_hints: None,
         }
     }
 
     /// Lets searches start from `shortcuts`, which must serve no other list. The list must be
     /// empty.
-    pub(crate) fn with_shortcuts(mut self, mut shortcuts: Shortcuts) -> SkipList {
-        shortcuts.reset(self.region.origin());
-        self.shortcuts = Some(Arc::new(shortcuts));
+    pub(crate) fn with_search_hints(mut self, mut search_hints: SearchHints) -> SkipList {
+        search_hints.reset(self.region.origin());
+        self.search_hints = Some(Arc::new(search_hints));
         self
     }
 
     /// Returns whether searches start from shortcuts.
-    pub(crate) fn has_shortcuts(&self) -> bool {
-        self.shortcuts.is_some()
+    pub(crate) fn has_search_hints(&self) -> bool {
+        self.search_hints.is_some()
     }
 
     /// Takes the shortcuts out of the list. Returns `None` if they are still in use.
-    pub(crate) fn take_shortcuts(&mut self) -> Option<Shortcuts> {
-        self.shortcuts.take().and_then(Arc::into_inner)
+    pub(crate) fn take_search_hints(&mut self) -> Option<SearchHints> {
+        self.search_hints.take().and_then(Arc::into_inner)
     }
 
     /// Returns the offset of the head node.

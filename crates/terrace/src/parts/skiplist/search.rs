@@ -20,7 +20,7 @@ const STEPS_MAX: u32 = 1 << 20;
 /// The offset in a node at which most short keys end: the header, a link and 16 bytes of key.
 const KEY_LINE: u64 = 55;
 
-/// The number of steps after which a shortcut is abandoned. One node in a thousand is so far behind
+/// The number of steps after which a search hint is abandoned. One node in a thousand is so far behind
 /// its predecessor on level 1.
 const SHORTCUT_STEPS: u32 = 16;
 
@@ -184,8 +184,8 @@ impl SkipList {
         }
     }
 
-    /// Returns the neighbours of `target` on level 0, found from a shortcut, or `None` if no
-    /// shortcut helps.
+    /// Returns the neighbours of `target` on level 0, found from a search hint, or `None` if no
+    /// search hint helps.
     #[inline]
     pub(super) fn near(&self, target: &Target<'_>) -> Result<Option<(u64, u64)>, DecodeError> {
         match self.hint(target)? {
@@ -198,10 +198,10 @@ impl SkipList {
     /// it. The caller must compare it with `target`.
     #[inline]
     pub(super) fn hint(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {
-        let Some(shortcuts) = &self.shortcuts else {
+        let Some(search_hints) = &self.search_hints else {
             return Ok(None);
         };
-        let hint = shortcuts.before(&self.region, target)?;
+        let hint = search_hints.before(&self.region, target)?;
         if let Some(from) = hint {
             self.region.prefetch(from);
             self.region.prefetch(from.wrapping_add(KEY_LINE));

@@ -4,7 +4,7 @@ mod damage;
 mod fingers;
 mod models;
 mod search;
-mod shortcuts;
+mod search_hints;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ use super::layout::{
     TABLE_NODES_AT, decode_table_header, encode_table_header,
 };
 use super::node::{NewNode, head_bytes, height_for, link_at};
-use super::shortcuts::Shortcuts;
+use super::search_hints::SearchHints;
 use super::walk::{Walk, is_dead, relink_sorted};
 use super::{Node, SkipList};
-use crate::parts::gate::Gate;
 use crate::parts::key::Target;
+use crate::parts::latch::Latch;
 use crate::types::{KEY_BYTES_MAX, key_hash};
 
 /// The offset at which the arenas of these tests begin: not 0, as for memtables.
@@ -86,7 +86,7 @@ impl Sample {
     /// Creates a list with shortcuts, as in a memtable.
     fn memtable(bytes: u64) -> Sample {
         let Sample { bump, list } = Sample::new(bytes);
-        let list = list.with_shortcuts(Shortcuts::new(bytes));
+        let list = list.with_search_hints(SearchHints::new(bytes));
         Sample { bump, list }
     }
 
@@ -123,7 +123,7 @@ impl Sample {
         let mut entries = Vec::new();
         self.list
             .check(
-                &Gate::default(),
+                &Latch::default(),
                 &mut |node, value| {
                     value.unwrap();
                     entries.push(Entry::of(node));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::{Entry, ORIGIN, Sample};
-use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
+use crate::parts::latch::Latch;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::parts::skiplist::node::link_at;
@@ -81,7 +81,7 @@ fn exercise(sample: &Sample, nodes: &BTreeMap<Entry, u64>) {
         let last = Target::first_of(9, b"");
         let _ = list.count_between(&entry.target(), &last);
     }
-    let mut cursor = ListCursor::new(list.clone(), Some(Gate::default()));
+    let mut cursor = ListCursor::new(list.clone(), Some(Latch::default()));
     cursor.hold();
     if cursor.seek(&Target::first_of(0, b"")).is_ok() {
         for _ in 0..NODES_MAX {
@@ -152,7 +152,7 @@ fn checks_see_every_changed_byte_of_data() {
             word.store(good ^ (0x5a << (8 * (at % 8))), Ordering::Relaxed);
             let mut complaints = 0;
             let walked = sample.list.check(
-                &Gate::default(),
+                &Latch::default(),
                 &mut |_, value| {
                     complaints += u64::from(value.is_err());
                 },
@@ -212,7 +212,7 @@ fn links_to_nowhere_are_errors() {
         word.store(link, Ordering::Relaxed);
         assert!(list.seek(&target).is_err());
         assert!(
-            list.check(&Gate::default(), &mut |_, _| {}, &mut || {})
+            list.check(&Latch::default(), &mut |_, _| {}, &mut || {})
                 .is_err()
         );
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Entry, Sample, awkward_entries};
-use crate::parts::gate::Gate;
+use crate::parts::latch::Latch;
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::HEIGHT_MAX;
@@ -309,13 +309,13 @@ fn torn_towers_are_refused() {
         if level > 0 {
             fingers.pass(list, &mut plan).unwrap_err();
             fingers.unlink(list).unwrap_err();
-            list.check(&Gate::default(), &mut |_, _| {}, &mut || {})
+            list.check(&Latch::default(), &mut |_, _| {}, &mut || {})
                 .unwrap_err();
         } else {
             assert_eq!(fingers.following(), 0);
         }
         word.store(link, Ordering::Relaxed);
     }
-    list.check(&Gate::default(), &mut |_, _| {}, &mut || {})
+    list.check(&Latch::default(), &mut |_, _| {}, &mut || {})
         .unwrap();
 }

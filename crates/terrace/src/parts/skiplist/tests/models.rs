@@ -11,7 +11,7 @@
 mod commit;
 mod insert;
 mod relink;
-mod shortcut;
+mod search_hint;
 mod view;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

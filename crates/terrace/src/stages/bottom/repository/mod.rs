@@ -41,9 +41,9 @@ use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::metrics::{BottomMetrics, Metrics};
 use crate::parts::codec::DecodeError;
-use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
+use crate::parts::latch::Latch;
 use crate::parts::ranges::{Ages, Spans};
 use crate::parts::redo::RedoSlot;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
@@ -77,7 +77,7 @@ pub(crate) struct Repository {
 pub(super) struct Inner {
     shared: Arc<Shared>,
     list: SkipList,
-    gate: Gate,
+    latch: Latch,
     ages: Arc<Ages>,
     ranges: Swept,
     /// The requested compactions, each with the count of removed extents at which it ends, or
@@ -85,7 +85,7 @@ pub(super) struct Inner {
     requests: Mutex<Vec<(Weak<RangeRequest>, Option<u64>)>>,
     /// The bytes of the extent that a drain waits for, if the pool has no space for it.
     awaited: AtomicU64,
-    /// LOCK: taken before the gate; held for one step of a job.
+    /// LOCK: taken before the latch; held for one step of a job.
     relinker: Mutex<Relinker>,
     /// The head extent, whose header counts the entries.
     head: Arc<Extent>,
@@ -118,7 +118,7 @@ pub(super) struct Relinker {
 }
 
 impl Relinker {
-    /// Makes the planned changes under the gate.
+    /// Makes the planned changes under the latch.
     fn commit(&mut self, inner: &Inner, purpose: Purpose) -> Result<()> {
         if self.slot.is_empty() && self.space.words_changed() == 0 {
             return Ok(());
@@ -139,7 +139,7 @@ impl Relinker {
             // crash before it could keep the batch and lose a node.
             inner.list.region().fence(purpose);
         }
-        let _relinking = inner.gate.relink();
+        let _relinking = inner.latch.relink();
         self.slot.commit()
     }
 
@@ -266,7 +266,7 @@ impl Source for Inner {
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
-        let cursor = ListCursor::new(self.list.clone(), Some(self.gate.clone()));
+        let cursor = ListCursor::new(self.list.clone(), Some(self.latch.clone()));
         Box::new(cursor.with_ages(&self.ages))
     }
 
@@ -292,7 +292,7 @@ impl Source for Inner {
         let (mut entries, mut tombstones, mut bytes) = (0, 0, 0);
         let pending = Cell::new(0);
         let walked = self.list.check(
-            &self.gate,
+            &self.latch,
             &mut |node, value| {
                 entries += 1;
                 bytes += node.header.node_bytes() as u64;

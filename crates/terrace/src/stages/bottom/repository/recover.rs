@@ -32,7 +32,7 @@ use super::{Inner, Relinker, Repository};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
-use crate::parts::gate::Gate;
+use crate::parts::latch::Latch;
 use crate::parts::manifest::item::Item;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::{Ages, in_list};
@@ -138,7 +138,7 @@ pub(crate) fn recover(
         inner: Arc::new(Inner {
             shared: Arc::clone(shared),
             list,
-            gate: Gate::default(),
+            latch: Latch::default(),
             ages: Arc::new(Ages::new(shared.manifest.with_state(|s| s.last_seq), None)),
             ranges: Swept::over(found, drained),
             requests: Mutex::default(),

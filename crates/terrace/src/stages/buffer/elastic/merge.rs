@@ -5,7 +5,7 @@
 //! of the result is built on the way from the hashes in the nodes.
 //!
 //! Each step plans some hundred changes from links that no other job may change, then makes them
-//! all through the redo area while it holds the gates of both lists. Until the merge ends, the
+//! all through the redo area while it holds the latches of both lists. Until the merge ends, the
 //! older list answers with both tables' filters (E3), and readers search the newer list first (E1).
 //!
 //! A lost link looks like the end of a list. So each batch also records how many entries were left
@@ -335,8 +335,8 @@ impl Merge {
             return Ok(());
         }
         failpoint!(UnlinkFirst => self.slot.last_first(planned));
-        let _newer = self.newer.gate.relink();
-        let _older = self.older.gate.relink();
+        let _newer = self.newer.latch.relink();
+        let _older = self.older.latch.relink();
         if self.taken != 0 {
             // Before any link of these nodes changes (E2).
             self.newer.frontier.store(self.taken, Ordering::Release);

@@ -12,7 +12,7 @@
 //!       older table. A deeper level holds only older tables.
 //!   B2  A table belongs to at most one job.
 //!   B3  If the pool is memory, a table is the memory of its memtable. Its links change only when
-//!       the memtable has no reader left, since such a reader uses neither gate nor frontier.
+//!       the memtable has no reader left, since such a reader uses neither latch nor frontier.
 //!   B4  If the pool is memory, a log is needed until the one table that has its entries is
 //!       drained. A memtable has one log, and a merge takes both tables whole, so no two tables
 //!       share a log.

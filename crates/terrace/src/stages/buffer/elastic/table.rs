@@ -24,9 +24,9 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
-use crate::parts::gate::Gate;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
+use crate::parts::latch::Latch;
 use crate::parts::manifest::State;
 use crate::parts::ranges::{Ages, LateKeys};
 use crate::parts::skiplist::SkipList;
@@ -35,14 +35,14 @@ use crate::parts::skiplist::walk::Walk;
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Shared, Source};
 use crate::types::{EntryKind, SeqNo};
 
-/// BOUND: after this many restarts a point read takes the gate, and the merge waits for it.
+/// BOUND: after this many restarts a point read takes the latch, and the merge waits for it.
 const RETRIES_MAX: u32 = 64;
 
 /// A table of the buffer.
 pub(super) struct Table {
     pub(super) id: u64,
     pub(super) list: SkipList,
-    pub(super) gate: Gate,
+    pub(super) latch: Latch,
     /// The offset of the last node that a merge has taken out of this list; 0 before the first.
     pub(super) frontier: AtomicU64,
     pub(super) filters: ArcSwap<Vec<Arc<Filter>>>,
@@ -105,7 +105,7 @@ impl Table {
             ages: Arc::new(Ages::new(inner.seq_last, late)),
             id,
             list,
-            gate: Gate::default(),
+            latch: Latch::default(),
             frontier: AtomicU64::new(0),
             filters: ArcSwap::from_pointee(filters),
             inner: Mutex::new(inner),
@@ -143,7 +143,7 @@ impl Table {
             stats.relink_retries += 1;
             std::hint::spin_loop();
         }
-        let _held = self.gate.hold();
+        let _held = self.latch.hold();
         Ok(self.list.seek(target)?.node)
     }
 
@@ -182,12 +182,12 @@ impl Source for Table {
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
-        let cursor = ListCursor::new(self.list.clone(), Some(self.gate.clone()));
+        let cursor = ListCursor::new(self.list.clone(), Some(self.latch.clone()));
         Box::new(cursor.with_ages(&self.ages))
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
-        let _held = self.gate.hold();
+        let _held = self.latch.hold();
         let entries = self.list.count_between(from, to)?;
         let inner = self.inner.lock();
         let mean = inner.bytes.checked_div(inner.entries).unwrap_or(0);
@@ -253,7 +253,7 @@ impl Pair {
 }
 
 impl Table {
-    /// Walks the list under its gate, chunk by chunk: order, towers, checksums, filters.
+    /// Walks the list under its latch, chunk by chunk: order, towers, checksums, filters.
     fn verify_list(
         &self,
         census: &mut Census,
@@ -267,7 +267,7 @@ impl Table {
         let mut bytes = 0;
         let pending = Cell::new(0);
         self.list.check(
-            &self.gate,
+            &self.latch,
             &mut |node, value| {
                 entries += 1;
                 bytes += node.header.node_bytes() as u64;
@@ -302,7 +302,7 @@ impl Table {
             // Other problems of it are reported by its own walk.
             let walked = older
                 .list
-                .check(&older.gate, &mut |_, _| found += 1, &mut || {});
+                .check(&older.latch, &mut |_, _| found += 1, &mut || {});
             if walked.is_ok() && found != expected && self.pair() == pair {
                 problems.push(format!(
                     "table {}: {found} entries are linked of the {expected} that it and table {}, into which it is \
@@ -360,9 +360,9 @@ impl Table {
             let inner = self.inner.lock();
             (inner.merging_into.clone()?, inner.entries)
         };
-        // LOCK: one gate after the other; a batch between the two counts as a change of the pair.
-        let newer_batches = self.gate.hold().relink_count();
-        let older_batches = older.gate.hold().relink_count();
+        // LOCK: one latch after the other; a batch between the two counts as a change of the pair.
+        let newer_batches = self.latch.hold().relink_count();
+        let older_batches = older.latch.hold().relink_count();
         let left_out = self.left_out();
         let (older_entries, older_extents) = {
             let inner = older.inner.lock();

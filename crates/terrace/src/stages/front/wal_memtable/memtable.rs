@@ -20,7 +20,7 @@ use crate::parts::memory::{HeldByReaders, Lease, Memory as Budget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
 use crate::parts::skiplist::node::head_bytes;
-use crate::parts::skiplist::shortcuts::Shortcuts;
+use crate::parts::skiplist::search_hints::SearchHints;
 use crate::parts::skiplist::{Approach, SkipList};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
@@ -36,7 +36,7 @@ struct Memory {
     /// `None` if the memtable is in its extent.
     arena: Option<Arena>,
     /// `None` if there was no memory for them: searches are slower then.
-    shortcuts: Option<Shortcuts>,
+    search_hints: Option<SearchHints>,
     /// The size of the memtables that it is for.
     bytes: u64,
     /// The arena's share of the memory budget.
@@ -82,8 +82,8 @@ impl Arenas {
         };
         if let Some(at) = arenas.iter().position(fits) {
             let mut found = arenas.swap_remove(at);
-            if found.shortcuts.is_none() {
-                found.shortcuts = Shortcuts::within(&self.budget, bytes);
+            if found.search_hints.is_none() {
+                found.search_hints = SearchHints::within(&self.budget, bytes);
             }
             return Ok(found);
         }
@@ -117,7 +117,7 @@ impl Arenas {
         }
         Ok(Memory {
             arena,
-            shortcuts: Shortcuts::within(&self.budget, bytes),
+            search_hints: SearchHints::within(&self.budget, bytes),
             bytes,
             lease,
         })
@@ -229,7 +229,7 @@ impl Memtable {
     ) -> Result<Memtable> {
         let Memory {
             mut arena,
-            shortcuts,
+            search_hints,
             bytes,
             lease,
         } = arenas.take(capacity, in_place)?;
@@ -245,8 +245,8 @@ impl Memtable {
             bump.region().clone(),
             extent.off() + TABLE_HEADER_BYTES as u64,
         );
-        if let Some(shortcuts) = shortcuts {
-            list = list.with_shortcuts(shortcuts);
+        if let Some(search_hints) = search_hints {
+            list = list.with_search_hints(search_hints);
         }
         Ok(Memtable {
             id,
@@ -431,11 +431,11 @@ impl Drop for Memtable {
     fn drop(&mut self) {
         let arena = self.arena.get_mut().take();
         let bytes = self.bytes;
-        let shortcuts = self.list.take_shortcuts();
-        if arena.is_some() || shortcuts.is_some() {
+        let search_hints = self.list.take_search_hints();
+        if arena.is_some() || search_hints.is_some() {
             let memory = Memory {
                 arena,
-                shortcuts,
+                search_hints,
                 bytes,
                 lease: self.lease.take(),
             };

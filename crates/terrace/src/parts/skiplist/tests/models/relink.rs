@@ -13,7 +13,7 @@ use super::{breaks, holds};
 const LEVELS: usize = 2;
 /// The number of nodes that the merge processes in a batch, before it looks for the end of a key.
 const BATCH_NODES: usize = 2;
-/// The number of restarts after which a point read takes the gate.
+/// The number of restarts after which a point read takes the latch.
 const RETRIES_MAX: u32 = 2;
 
 /// A fault in the protocol.
@@ -35,11 +35,11 @@ enum Fault {
     UnlinkFirst,
     /// Readers search the older list first, then the newer one.
     OlderAskedFirst,
-    /// The merge does not take the gate of the newer list.
+    /// The merge does not take the latch of the newer list.
     NewerGateOpen,
-    /// The merge does not take the gate of the older list.
+    /// The merge does not take the latch of the older list.
     OlderGateOpen,
-    /// Cursors take the gate of the older list first.
+    /// Cursors take the latch of the older list first.
     GatesCrossed,
     /// A batch may end between two versions of a key in the newer list.
     KeySplit,
@@ -130,7 +130,7 @@ impl Pool {
 struct Table {
     head: usize,
     frontier: AtomicUsize,
-    gate: RwLock<u64>,
+    latch: RwLock<u64>,
 }
 
 impl Table {
@@ -138,7 +138,7 @@ impl Table {
         Table {
             head,
             frontier: AtomicUsize::new(0),
-            gate: RwLock::new(0),
+            latch: RwLock::new(0),
         }
     }
 
@@ -152,7 +152,7 @@ impl Table {
                 return found;
             }
         }
-        let _held = self.gate.read().unwrap();
+        let _held = self.latch.read().unwrap();
         pool.seek(self.head, place).0
     }
 }
@@ -186,8 +186,8 @@ impl World {
             Fault::GatesCrossed => (&self.older, &self.newer),
             _ => (&self.newer, &self.older),
         };
-        let _first = first.gate.read().unwrap();
-        let _second = second.gate.read().unwrap();
+        let _first = first.latch.read().unwrap();
+        let _second = second.latch.read().unwrap();
         let mut places = Vec::new();
         for table in [&self.newer, &self.older] {
             let mut at = self.pool.next(table.head, 0);
@@ -204,7 +204,7 @@ impl World {
 impl World {
     /// Checks the towers of the older list while holding only that list.
     fn verify(&self) {
-        let _held = self.older.gate.read().unwrap();
+        let _held = self.older.latch.read().unwrap();
         let level = |level| {
             let mut nodes = Vec::new();
             let mut at = self.pool.next(OLDER_HEAD, level);
@@ -366,7 +366,7 @@ impl Merge {
             stores.extend(heads);
         }
         fn take(table: &Table) -> RwLockWriteGuard<'_, u64> {
-            let mut relinks = table.gate.write().unwrap();
+            let mut relinks = table.latch.write().unwrap();
             *relinks += 1;
             relinks
         }
@@ -495,7 +495,7 @@ fn wrong_relinking_is_found_out() {
     breaks(&missed, read(Fault::NeighboursBelieved, [3, 5]));
     breaks(&missed[1..], read(Fault::OlderAskedFirst, [1, 4]));
     breaks(&missed[1..], read(Fault::KeySplit, [1, 2]));
-    // Point reads that are overtaken too often need that gate as well.
+    // Point reads that are overtaken too often need that latch as well.
     let halved = ["a scan sees", "a key is missed", "an older version"];
     breaks(&halved, scan(Fault::NewerGateOpen));
     breaks(&["a tower is half linked"], scan(Fault::OlderGateOpen));

@@ -1,8 +1,8 @@
-//! Gate: lets cursors keep a list unchanged while they read one chunk, and tells them whether it
+//! Latch: lets cursors keep a list unchanged while they read one chunk, and tells them whether it
 //! has been relinked since.
 //!
-//! Point reads never touch a gate unless merging has overtaken them many times. A job that relinks
-//! holds the gate for one bounded batch. LOCK: gates are taken from the newest source to the
+//! Point reads never touch a latch unless merging has overtaken them many times. A job that relinks
+//! holds the latch for one bounded batch. LOCK: latches are taken from the newest source to the
 //! oldest, by cursors and by jobs alike.
 
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{RawRwLock, RwLock};
 
-/// The gate of one list; clones share it.
+/// The latch of one list; clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<RwLock<u64>>);
+pub(crate) struct Latch(Arc<RwLock<u64>>);
 
 /// A guard that prevents relinking of the list.
 pub(crate) struct Held(ArcRwLockReadGuard<RawRwLock, u64>);
@@ -22,7 +22,7 @@ pub(crate) struct Relinking {
     _guard: ArcRwLockWriteGuard<RawRwLock, u64>,
 }
 
-impl Gate {
+impl Latch {
     /// Waits for the batch in flight, then blocks relinking.
     pub(crate) fn hold(&self) -> Held {
         Held(RwLock::read_arc(&self.0))

@@ -1,4 +1,4 @@
-//! Shortcuts: places in a memtable from which a search can start close to its target.
+//! SearchHints: places in a memtable from which a search can start close to its target.
 //!
 //! A skip-list search misses the cache at almost every step. A memtable therefore keeps the nodes
 //! of level 1 also in a two-level B-tree in DRAM: leaves hold eight bytes of each key, many to a
@@ -77,7 +77,7 @@ impl Handle {
 
 /// The shortcuts of one list.
 #[derive(Debug)]
-pub(crate) struct Shortcuts {
+pub(crate) struct SearchHints {
     /// The number of leaves, and the number of bytes that all their first keys share.
     root: AtomicU64,
     /// Eight bytes of each leaf's first key.
@@ -98,13 +98,13 @@ fn leaf_count(bytes: u64) -> usize {
     (bytes / BYTES_PER_LEAF).clamp(2, 1 << 22) as usize
 }
 
-impl Shortcuts {
+impl SearchHints {
     /// Creates shortcuts for a memtable of `bytes`. Leaves are allocated on demand.
-    pub(crate) fn new(bytes: u64) -> Shortcuts {
+    pub(crate) fn new(bytes: u64) -> SearchHints {
         let count = leaf_count(bytes);
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         let chunks = count.div_ceil(CHUNK_LEAVES);
-        Shortcuts {
+        SearchHints {
             root: AtomicU64::new(0),
             words: zeros(count),
             strides: zeros(count.div_ceil(ROOT_STRIDE)),
@@ -117,11 +117,11 @@ impl Shortcuts {
     }
 
     /// Creates shortcuts for a memtable of `bytes`, if the budget has memory for them.
-    pub(crate) fn within(memory: &Memory, bytes: u64) -> Option<Shortcuts> {
-        let lease = memory.shortcuts.take(Shortcuts::bytes_for(bytes))?;
-        Some(Shortcuts {
+    pub(crate) fn within(memory: &Memory, bytes: u64) -> Option<SearchHints> {
+        let lease = memory.search_hints.take(SearchHints::bytes_for(bytes))?;
+        Some(SearchHints {
             _lease: Some(lease),
-            ..Shortcuts::new(bytes)
+            ..SearchHints::new(bytes)
         })
     }
 

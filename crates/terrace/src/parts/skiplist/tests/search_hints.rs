@@ -1,7 +1,7 @@
 //! Tests of shortcuts: they do not change results, and they lead close to the target.
 
 use super::{Entry, Sample};
-use crate::parts::skiplist::shortcuts::Shortcuts;
+use crate::parts::skiplist::search_hints::SearchHints;
 use crate::types::SEQ_MAX;
 
 /// Returns keys in shapes and orders that fill leaves differently.
@@ -115,7 +115,7 @@ fn too_few_leaves_do_no_harm() {
     let mut rng = fastrand::Rng::with_seed(33);
     for (name, entries) in shapes(&mut rng) {
         let Sample { bump, list } = Sample::new(8 << 20);
-        let list = list.with_shortcuts(Shortcuts::new(1));
+        let list = list.with_search_hints(SearchHints::new(1));
         let sample = Sample { bump, list };
         let mut sorted = entries.clone();
         for entry in &entries {
@@ -129,18 +129,18 @@ fn too_few_leaves_do_no_harm() {
 /// When reused for another list at another offset, shortcuts retain nothing of the previous list.
 #[test]
 fn nothing_is_left_of_the_list_before() {
-    let mut shortcuts = Shortcuts::new(1 << 20);
+    let mut search_hints = SearchHints::new(1 << 20);
     for turn in 0..3u64 {
         let Sample { bump, list } = Sample::new(1 << 20);
         let mut sample = Sample {
             bump,
-            list: list.with_shortcuts(shortcuts),
+            list: list.with_search_hints(search_hints),
         };
         for i in 0..500u64 {
             let key = (i * 7919 % 500 + turn * 250).to_be_bytes();
             sample.insert(&Entry::new(1, &key, i + 1, b""));
         }
         assert_eq!(sample.checked().len(), 500);
-        shortcuts = sample.list.take_shortcuts().unwrap();
+        search_hints = sample.list.take_search_hints().unwrap();
     }
 }
