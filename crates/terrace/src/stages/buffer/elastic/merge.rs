@@ -72,11 +72,11 @@ pub(super) struct Merge {
     left_out: u64,
     left_out_written: Option<u64>,
     /// The state before a key of which the newer list has several versions.
-    retreat: Option<Box<Retreat>>,
+    savepoint: Option<Box<Savepoint>>,
 }
 
 /// A place between two keys to which planning can return.
-struct Retreat {
+struct Savepoint {
     fingers: Fingers,
     heads: [u64; HEIGHT_MAX],
     kept: Option<(u64, SeqNo)>,
@@ -142,7 +142,7 @@ impl Merge {
             },
             left_out,
             left_out_written,
-            retreat: None,
+            savepoint: None,
             shared,
             tables,
             newer,
@@ -195,7 +195,7 @@ impl Merge {
 
     /// Returns the state to which planning returns if the versions of the next key do not fit the
     /// batch; `None` if the newer list has just one, which always fits.
-    fn point_of_retreat(&self) -> Result<Option<Box<Retreat>>> {
+    fn savepoint(&self) -> Result<Option<Box<Savepoint>>> {
         let list = &self.newer.list;
         let first = self.heads[0];
         let second = if first == 0 { 0 } else { list.next(first, 0)? };
@@ -206,7 +206,7 @@ impl Merge {
         if !list.node(second)?.same_key(node.header.keyspace, node.key) {
             return Ok(None);
         }
-        Ok(Some(Box::new(Retreat {
+        Ok(Some(Box::new(Savepoint {
             fingers: self.fingers.clone(),
             heads: self.heads,
             kept: self.kept,
@@ -221,18 +221,18 @@ impl Merge {
 
     /// Undoes the plan back to the last place between keys. Returns true if nothing else is left.
     fn take_back(&mut self) -> bool {
-        let Some(retreat) = self.retreat.take() else {
+        let Some(savepoint) = self.savepoint.take() else {
             return false;
         };
-        self.fingers = retreat.fingers;
-        self.heads = retreat.heads;
-        self.kept = retreat.kept;
-        self.taken = retreat.taken;
-        self.entries = retreat.entries;
-        self.bytes = retreat.bytes;
-        self.count.passed = retreat.passed;
-        self.left_out = retreat.left_out;
-        self.slot.truncate(retreat.planned);
+        self.fingers = savepoint.fingers;
+        self.heads = savepoint.heads;
+        self.kept = savepoint.kept;
+        self.taken = savepoint.taken;
+        self.entries = savepoint.entries;
+        self.bytes = savepoint.bytes;
+        self.count.passed = savepoint.passed;
+        self.left_out = savepoint.left_out;
+        self.slot.truncate(savepoint.planned);
         // Nodes that were neighbours and stay so are taken without a store.
         self.slot.is_empty() && self.fingers.is_settled() && self.heads == self.heads_written
     }
@@ -445,7 +445,7 @@ impl Job for Merge {
                 if looked_at >= STEP_NODES || !self.slot.has_room(KEY_STORES) {
                     break;
                 }
-                self.retreat = self.point_of_retreat()?;
+                self.savepoint = self.savepoint()?;
             } else if !self.slot.has_room(NODE_STORES + LAST_STORES) {
                 let alone = self.take_back();
                 self.commit()?;
