@@ -10,12 +10,12 @@ use super::source::Source;
 use crate::db::inspect::LostKeys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::expiry::layout as expiring;
+use crate::parts::external_sort::{ExternalSort, SortedEntry};
 use crate::parts::log::salvage as log;
 use crate::parts::log::{LogEntry, RecordView};
 use crate::parts::manifest::LogPlace;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::SHADOW;
-use crate::parts::spill::{Spill, Spilled};
 use crate::parts::sstable;
 use crate::parts::sstable::{FileMeta, TABLE_FILE};
 use crate::stages::names::log_file_name;
@@ -26,7 +26,7 @@ pub(super) type Watch<'a> = &'a mut dyn FnMut(u64);
 
 /// All data that was read.
 pub(super) struct Gathered {
-    pub(super) spill: Spill,
+    pub(super) sort: ExternalSort,
     pub(super) ranges: Vec<RangeDelete>,
     /// The largest number.
     pub(super) seq_last: SeqNo,
@@ -38,9 +38,9 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    pub(super) fn new(spill: Spill) -> Gathered {
+    pub(super) fn new(sort: ExternalSort) -> Gathered {
         Gathered {
-            spill,
+            sort,
             ranges: Vec::new(),
             seq_last: 0,
             entries: 0,
@@ -50,11 +50,11 @@ impl Gathered {
     }
 
     /// Takes an entry whose expiry, if it has one, is separate from its value.
-    fn take(&mut self, entry: &Spilled<'_>) -> Result<()> {
+    fn take(&mut self, entry: &SortedEntry<'_>) -> Result<()> {
         self.seq_last = self.seq_last.max(entry.seq);
         self.expires |= entry.expiry != 0;
         self.entries += 1;
-        self.spill.push(entry)
+        self.sort.push(entry)
     }
 
     fn take_range(&mut self, range: RangeDelete) {
@@ -83,7 +83,7 @@ impl Gathered {
         if entry.keyspace >= SHADOW {
             return Ok(false);
         }
-        self.take(&Spilled {
+        self.take(&SortedEntry {
             keyspace: entry.keyspace,
             key: entry.key,
             seq,
@@ -270,7 +270,7 @@ fn take_table_entry(entry: &sstable::SalvagedEntry<'_>, gathered: &mut Gathered)
     if entry.keyspace >= SHADOW {
         return Ok(false);
     }
-    gathered.take(&Spilled {
+    gathered.take(&SortedEntry {
         keyspace: entry.keyspace,
         key: entry.key,
         seq: entry.seq,

@@ -41,9 +41,9 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Design, Options, Workers};
 use crate::parts::batch::Batch;
+use crate::parts::external_sort::ExternalSort;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::{Keep, RangeSet, Readable, Spans};
-use crate::parts::spill::Spill;
 use crate::types::{DEFAULT_KEYSPACE, DbId, Durability};
 
 use gather::Gathered;
@@ -217,7 +217,7 @@ impl DbBuilder {
         self.mark_unfinished()?;
         let memory = usize::try_from(self.options.front.memtable_bytes).unwrap_or(usize::MAX);
         let memory = memory.clamp(SORT_BYTES_MIN, SORT_BYTES_MAX);
-        let mut gathered = Gathered::new(Spill::new(&self.fs, &self.path, memory));
+        let mut gathered = Gathered::new(ExternalSort::new(&self.fs, &self.path, memory));
         self.gather(source, &mut gathered, &mut findings)?;
         let mut report = RepairReport {
             entries: gathered.entries,
@@ -277,7 +277,7 @@ impl DbBuilder {
         made_pool: &mut bool,
     ) -> Result<Vec<RepairedKeyspace>> {
         let Gathered {
-            mut spill,
+            mut sort,
             ranges,
             seq_last,
             entries,
@@ -291,7 +291,7 @@ impl DbBuilder {
             ranges,
             Keep::Readable(&Readable::later()),
         ))]);
-        let newest = Newest::new(spill.merged()?, ranges, now);
+        let newest = Newest::new(sort.merged()?, ranges, now);
         let seen = newest.seen();
         let mark = self.begin_creation(id)?;
         let shared = Arc::new(self.ground_of_copy(mark, made_pool)?);
@@ -313,7 +313,7 @@ impl DbBuilder {
         let engine = self.fill_copy(&shared, Box::new(newest), seq, &mut watch)?;
         let keyspaces = name_keyspaces(&engine, &seen.lock())?;
         // The runs are in the directory of the new database.
-        drop(spill);
+        drop(sort);
         self.finish_copy(&engine)?;
         self.mark_finished()?;
         Ok(keyspaces)

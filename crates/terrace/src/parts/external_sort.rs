@@ -1,4 +1,4 @@
-//! Spill: external sort of entries that exceed memory, in runs that are table files without a
+//! ExternalSort: external sort of entries that exceed memory, in runs that are table files without a
 //! database.
 //!
 //! Entries are collected in memory, written as a sorted run when it is full, and merged at the end.
@@ -26,7 +26,7 @@ const ENTRY_BYTES: usize = size_of::<Kept>();
 
 /// A put or a delete to be sorted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Spilled<'a> {
+pub(crate) struct SortedEntry<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     pub(crate) seq: SeqNo,
@@ -48,7 +48,7 @@ struct Kept {
 }
 
 /// Entries being sorted.
-pub(crate) struct Spill {
+pub(crate) struct ExternalSort {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     memory_bytes: usize,
@@ -59,11 +59,11 @@ pub(crate) struct Spill {
     next_run: u64,
 }
 
-impl Spill {
+impl ExternalSort {
     /// Creates a sorter that writes a run into the directory `dir` whenever entries exceed
     /// `memory_bytes`; a single entry may exceed it.
-    pub(crate) fn new(fs: &Arc<dyn FileSystem>, dir: &Path, memory_bytes: usize) -> Spill {
-        Spill {
+    pub(crate) fn new(fs: &Arc<dyn FileSystem>, dir: &Path, memory_bytes: usize) -> ExternalSort {
+        ExternalSort {
             fs: Arc::clone(fs),
             dir: dir.to_owned(),
             memory_bytes,
@@ -75,7 +75,7 @@ impl Spill {
     }
 
     /// Adds an entry; the order of calls does not matter.
-    pub(crate) fn push(&mut self, entry: &Spilled<'_>) -> Result<()> {
+    pub(crate) fn push(&mut self, entry: &SortedEntry<'_>) -> Result<()> {
         let bytes = entry.key.len() + entry.value.len();
         let held = self.arena.len() + self.kept.len() * ENTRY_BYTES;
         if held + bytes + ENTRY_BYTES > self.memory_bytes && !self.kept.is_empty() {
@@ -109,7 +109,7 @@ impl Spill {
     }
 
     fn path(&self, run: u64) -> PathBuf {
-        self.dir.join(format!("spill-{run:06}"))
+        self.dir.join(format!("sort-{run:06}"))
     }
 
     fn writer(&mut self) -> Result<(u64, SstWriter)> {
@@ -218,7 +218,7 @@ impl Spill {
     }
 }
 
-impl Drop for Spill {
+impl Drop for ExternalSort {
     fn drop(&mut self) {
         for &run in &self.runs {
             self.remove(run);
@@ -251,7 +251,7 @@ mod tests {
         let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
         let mut rng = fastrand::Rng::with_seed(5);
         for memory_bytes in [1, 600, 1 << 20] {
-            let mut spill = Spill::new(&fs, folder.path(), memory_bytes);
+            let mut sort = ExternalSort::new(&fs, folder.path(), memory_bytes);
             let mut wanted = BTreeMap::new();
             for seq in 0..500u64 {
                 let (keyspace, key) = (rng.u32(0..3), rng.u16(0..200).to_be_bytes());
@@ -259,7 +259,7 @@ mod tests {
                 let (deletes, expiry) = (seq % 7 == 0, seq % 5);
                 let place = (keyspace, key, u64::MAX - seq);
                 let value = if deletes { Vec::new() } else { value };
-                let entry = Spilled {
+                let entry = SortedEntry {
                     keyspace,
                     key: &key,
                     seq,
@@ -268,11 +268,11 @@ mod tests {
                     value: &value,
                 };
                 for _ in 0..=seq % 3 {
-                    spill.push(&entry).unwrap();
+                    sort.push(&entry).unwrap();
                 }
                 wanted.insert(place, (deletes, expiry, value));
             }
-            let mut merged = spill.merged().unwrap();
+            let mut merged = sort.merged().unwrap();
             merged.seek(&Target::first_of(0, &[])).unwrap();
             let mut found = BTreeMap::new();
             let mut last = None;
@@ -288,7 +288,7 @@ mod tests {
             }
             assert!(found == wanted, "with {memory_bytes} bytes of memory");
             drop(merged);
-            drop(spill);
+            drop(sort);
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }
