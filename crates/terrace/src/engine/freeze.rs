@@ -21,7 +21,7 @@ use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::SHADOW;
 use crate::parts::ranges::{Newer, RangeSet};
-use crate::stages::{Credit, Drain, EntryCount, NamedFile, Source, Takes};
+use crate::stages::{Drain, EntryCount, NamedFile, PendingFree, Source, Takes};
 use crate::types::{EntryKind, SeqNo};
 
 use super::Engine;
@@ -92,7 +92,7 @@ impl Engine {
                 changes: vec![Change::LastSeq { seq }],
             },
             logs: Vec::new(),
-            credit: Credit::default(),
+            pending_free: PendingFree::default(),
             count: EntryCount::default(),
             forget: Box::new(|| {}),
             put_back: None,

@@ -71,7 +71,7 @@ pub(crate) struct Limits {
 pub(crate) struct Room {
     free: u64,
     /// The bytes that drains in progress will have freed when they end, as far as they are done.
-    credit: u64,
+    pending_free: u64,
     limits: Limits,
 }
 
@@ -131,7 +131,7 @@ impl Room {
     fn pressure(&self) -> Pressure {
         let (from, to) = self.limits.slow;
         let range = (from - to).max(1);
-        let missing = from.saturating_sub(self.free.saturating_add(self.credit));
+        let missing = from.saturating_sub(self.free.saturating_add(self.pending_free));
         Pressure {
             part: missing.min(range) as f64 / range as f64,
             range,
@@ -259,14 +259,14 @@ impl Throttle {
     /// Returns the free space and the other backlogs. Also sets the rate of writers accordingly.
     /// `busy`: background work has something to do.
     pub(crate) fn headroom(&self, shared: &Shared, burdens: Burdens, busy: bool) -> Headroom {
-        let room = |limits: Limits, used: u64, credit: u64| Room {
+        let room = |limits: Limits, used: u64, pending_free: u64| Room {
             free: limits.cap.saturating_sub(used),
-            credit,
+            pending_free,
             limits,
         };
         // Read before the usage: if a drain ends in between, its bytes count as free in both, and
         // writers are a little too fast for a moment, but not stopped.
-        let credit = shared.credits.bytes();
+        let pending_free = shared.pending_frees.bytes();
         let usage = shared.pool.usage();
         let limits = self.pool.within(usage);
         let free = usage.limit.saturating_sub(usage.allocated);
@@ -274,7 +274,7 @@ impl Throttle {
         let headroom = Headroom {
             pool: Room {
                 free,
-                credit,
+                pending_free,
                 limits,
             },
             memtables: room(self.memtables, burdens.unflushed_bytes, 0),
@@ -284,7 +284,7 @@ impl Throttle {
             needs_joining: !fits && free >= limits.reserve + burdens.spare.pool(),
             logs: self
                 .logs
-                .map(|limits| room(limits, burdens.log_bytes, credit)),
+                .map(|limits| room(limits, burdens.log_bytes, pending_free)),
         };
         let pressures = headroom.pressures(burdens.bottom);
         let most = pressures.into_iter().rev();
@@ -349,10 +349,10 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn room(limits: Limits, free: u64, credit: u64) -> Room {
+    fn room(limits: Limits, free: u64, pending_free: u64) -> Room {
         Room {
             free,
-            credit,
+            pending_free,
             limits,
         }
     }

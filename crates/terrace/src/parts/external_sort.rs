@@ -1,4 +1,4 @@
-//! ExternalSort: external sort of entries that exceed memory, in runs that are table files without a
+//! External sort of entries that exceed memory, in runs that are table files without a
 //! database.
 //!
 //! Entries are collected in memory, written as a sorted run when it is full, and merged at the end.

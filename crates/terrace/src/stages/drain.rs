@@ -1,4 +1,4 @@
-//! Drain hand-over: entries on their way from the buffer to the bottom, and the credit for the
+//! Drain hand-over: entries on their way from the buffer to the bottom, and the pending_free for the
 //! space that the drain will free.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Drain {
     /// The logs that have its entries, needed until the entries outlive the process without them.
     pub(crate) logs: Vec<u64>,
     /// The space that it will free, counted as it progresses.
-    pub(crate) credit: Credit,
+    pub(crate) pending_free: PendingFree,
     /// The number of entries in the cursor.
     pub(crate) count: EntryCount,
     /// Lets the buffer forget the drained tables, once the bottom shows their entries.
@@ -161,15 +161,15 @@ impl EntryCount {
 }
 
 /// Bytes of the pool that drains in progress will free, in proportion to their progress. Drains
-/// free all at once, when they end; the credit smooths the effect on slowed writers.
+/// free all at once, when they end; the pending_free smooths the effect on slowed writers.
 #[derive(Clone, Default)]
-pub(crate) struct Credits(Arc<AtomicU64>);
+pub(crate) struct PendingFrees(Arc<AtomicU64>);
 
-impl Credits {
-    /// Opens the credit of a drain that has `entries` and will free `bytes`.
-    pub(crate) fn open(&self, bytes: u64, entries: u64) -> Credit {
-        Credit {
-            credits: self.clone(),
+impl PendingFrees {
+    /// Opens the pending_free of a drain that has `entries` and will free `bytes`.
+    pub(crate) fn open(&self, bytes: u64, entries: u64) -> PendingFree {
+        PendingFree {
+            pending_frees: self.clone(),
             bytes,
             entries,
             passed: 0,
@@ -177,30 +177,30 @@ impl Credits {
         }
     }
 
-    /// Returns the sum of all credits.
+    /// Returns the sum of all pending_frees.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The part of `Credits` that belongs to one drain. Dropped with it.
+/// The part of `PendingFrees` that belongs to one drain. Dropped with it.
 #[derive(Default)]
-pub(crate) struct Credit {
-    credits: Credits,
+pub(crate) struct PendingFree {
+    pending_frees: PendingFrees,
     bytes: u64,
     entries: u64,
     passed: u64,
     given: u64,
 }
 
-impl Credit {
+impl PendingFree {
     /// Counts `entries` more that have arrived in the bottom.
     pub(crate) fn pass(&mut self, entries: u64) {
         self.passed = self.passed.saturating_add(entries);
         self.give();
     }
 
-    /// Resets the credit when the drain restarts.
+    /// Resets the pending_free when the drain restarts.
     pub(crate) fn restart(&mut self) {
         self.passed = 0;
         self.give();
@@ -211,12 +211,12 @@ impl Credit {
         let now = (part / u128::from(self.entries.max(1))) as u64;
         // Wraps if it falls, and so does the sum: each takes back only what it gave.
         let change = now.wrapping_sub(self.given);
-        self.credits.0.fetch_add(change, Ordering::Relaxed);
+        self.pending_frees.0.fetch_add(change, Ordering::Relaxed);
         self.given = now;
     }
 }
 
-impl Drop for Credit {
+impl Drop for PendingFree {
     fn drop(&mut self) {
         self.restart();
     }
@@ -226,24 +226,24 @@ impl Drop for Credit {
 mod tests {
     use super::*;
 
-    /// Credit grows with the entries that have passed, up to the bytes that will be freed, and goes
+    /// PendingFree grows with the entries that have passed, up to the bytes that will be freed, and goes
     /// with its drain.
     #[test]
     fn credit_follows_the_drain() {
-        let credits = Credits::default();
-        let mut one = credits.open(1000, 10);
-        let mut other = credits.open(500, 0);
+        let pending_frees = PendingFrees::default();
+        let mut one = pending_frees.open(1000, 10);
+        let mut other = pending_frees.open(500, 0);
         one.pass(3);
-        assert_eq!(credits.bytes(), 300);
+        assert_eq!(pending_frees.bytes(), 300);
         other.pass(1);
         one.pass(70);
-        assert_eq!(credits.bytes(), 1000, "no more than it has");
+        assert_eq!(pending_frees.bytes(), 1000, "no more than it has");
         one.restart();
-        assert_eq!(credits.bytes(), 0);
+        assert_eq!(pending_frees.bytes(), 0);
         one.pass(5);
         drop(other);
-        assert_eq!(credits.bytes(), 500);
+        assert_eq!(pending_frees.bytes(), 500);
         drop(one);
-        assert_eq!(credits.bytes(), 0);
+        assert_eq!(pending_frees.bytes(), 0);
     }
 }

@@ -52,7 +52,7 @@ mod survival;
 pub(crate) use crate::metrics::JobKind;
 pub(crate) use bottom::{Bottom, IngestWriter, RangeRequest, Takes};
 pub(crate) use buffer::Buffer;
-pub(crate) use drain::{Credit, Drain, EntryCount, NewerVersions};
+pub(crate) use drain::{Drain, EntryCount, NewerVersions, PendingFree};
 pub(crate) use front::{Deletes, Front, FrontShape, Pending, Rotated, WritersHeld, Written};
 pub(crate) use job::{Completion, Garbage, Job, Step};
 pub(crate) use need::{Need, Pressure, Urgency};

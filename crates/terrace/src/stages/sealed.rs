@@ -11,7 +11,7 @@ use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::LateKeys;
 use crate::types::SeqNo;
 
-use super::drain::{Credits, Drain, EntryCount};
+use super::drain::{Drain, EntryCount, PendingFrees};
 
 /// A memtable that is no longer written, on its way to the next stage.
 pub(crate) struct Sealed {
@@ -55,10 +55,10 @@ pub(crate) struct ListImage {
 }
 
 impl Sealed {
-    /// Converts the memtable to a drain, for designs without a buffer. Its share of `credits` is
+    /// Converts the memtable to a drain, for designs without a buffer. Its share of `pending_frees` is
     /// the written part of the memtable.
-    pub(crate) fn into_drain(self, credits: &Credits) -> Drain {
-        let credit = credits.open(self.bytes, self.entries);
+    pub(crate) fn into_drain(self, pending_frees: &PendingFrees) -> Drain {
+        let pending_free = pending_frees.open(self.bytes, self.entries);
         let seq_last = self.seq_last;
         Drain {
             settle: Some(self.settle),
@@ -71,7 +71,7 @@ impl Sealed {
                 changes: vec![Change::LastSeq { seq: seq_last }],
             },
             logs: self.logs,
-            credit,
+            pending_free,
             put_back: None,
             count: EntryCount::default(),
             forget: self.forget,

@@ -27,7 +27,7 @@ use crate::parts::snapshots::SnapshotList;
 use crate::parts::sstable::FileMeta;
 use crate::types::DbId;
 
-use super::drain::Credits;
+use super::drain::PendingFrees;
 use super::survival::Survival;
 
 /// The bytes of a pool for the small memtables of an opening and of deletes, and for filters of
@@ -52,9 +52,9 @@ pub(crate) struct Shared {
     /// The rate limit of background writes to table files.
     pub(crate) rate_limiter: RateLimiter,
     /// The bytes that drains in progress will return to the pool.
-    pub(crate) credits: Credits,
+    pub(crate) pending_frees: PendingFrees,
     /// The bytes of memtables that flushes in progress have written, if these become table files.
-    pub(crate) flush_credits: Credits,
+    pub(crate) flush_credits: PendingFrees,
     /// Keeps the parts of the database within the memory budget.
     pub(crate) memory: Arc<Memory>,
     /// Disk space reserved for work that frees space.
@@ -107,8 +107,8 @@ impl Shared {
             counters: Counters::default(),
             totals_before,
             rate_limiter: RateLimiter::new(options.bottom.leveled.write_rate_max),
-            credits: Credits::default(),
-            flush_credits: Credits::default(),
+            pending_frees: PendingFrees::default(),
+            flush_credits: PendingFrees::default(),
             memory: Memory::of(&options),
             reserve: Reserve::none(),
             stated: options.clone(),

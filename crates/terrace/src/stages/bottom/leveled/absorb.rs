@@ -10,7 +10,7 @@ use super::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
 use crate::parts::ranges::layout::SHADOW;
-use crate::stages::{Completion, Credit, Drain, Job, JobKind, Step, retired};
+use crate::stages::{Completion, Drain, Job, JobKind, PendingFree, Step, retired};
 use crate::types::key_hash;
 
 /// After this many tries on a full disk a job returns its sources, so that the next one is chosen
@@ -29,9 +29,9 @@ pub(super) struct Absorb {
     run: u64,
     /// `None` until all entries are in place: the snapshots are read only then.
     output: Option<Output>,
-    /// The credit of the drain, once its entries are written. It ends with the job, when the pool
+    /// The pending_free of the drain, once its entries are written. It ends with the job, when the pool
     /// gets its space back.
-    credit: Credit,
+    pending_free: PendingFree,
     finished: bool,
     /// The number of times that the disk had no space for it.
     refused: u32,
@@ -52,7 +52,7 @@ impl Absorb {
             drain: Some(drain),
             run,
             output: None,
-            credit: Credit::default(),
+            pending_free: PendingFree::default(),
             finished: false,
             refused: 0,
             hidden: None,
@@ -65,7 +65,7 @@ impl Absorb {
         let mut ranges = Vec::new();
         if self.output.is_none() {
             drain.start()?;
-            drain.credit.restart();
+            drain.pending_free.restart();
             ranges = drain.range_deletes()?;
         }
         // The snapshots are read now and not earlier, so that they include one taken just before a
@@ -115,7 +115,7 @@ impl Absorb {
         if done {
             drain.finish()?;
         }
-        drain.credit.pass(u64::from(entries));
+        drain.pending_free.pass(u64::from(entries));
         Ok(done)
     }
 
@@ -220,7 +220,7 @@ impl Job for Absorb {
             None => Default::default(),
         };
         let inner = Arc::clone(&self.inner);
-        self.credit = drain.credit;
+        self.pending_free = drain.pending_free;
         let mut edit = drain.edit;
         edit.changes.extend(changes);
         // The entries of the logs are in named files from this edit on.

@@ -282,7 +282,7 @@ impl Buffer for Elastic {
             durable,
             edit: Edit { changes },
             logs: logs.concat(),
-            credit: self.shared.credits.open(held, entries),
+            pending_free: self.shared.pending_frees.open(held, entries),
             count: EntryCount::of(entries),
             forget: Box::new(move || ids.iter().for_each(|&id| all.remove(id))),
             put_back: Some(Box::new(move || {
