@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
 use crate::parts::key::Target;
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::stages::Source;
 use crate::types::{DEFAULT_KEYSPACE, Durability, EntryKind, SYSTEM_KEYSPACE};
 
@@ -240,7 +240,7 @@ pub(super) fn load_dropped(engine: &Arc<Engine>, clean: bool) -> Result<Vec<u32>
     for (at, id) in dropped_ids(engine)?.into_iter().enumerate() {
         let mut left = !told || at >= FORGET_MAX;
         for source in sources {
-            left = left || has_any(&**source, id)? || has_any(&**source, id | SHADOW)?;
+            left = left || has_any(&**source, id)? || has_any(&**source, id | RANGE_DELETE_BIT)?;
         }
         match left {
             true => engine.shared.dropped.insert(id),
@@ -374,7 +374,7 @@ impl Db {
             Some(value) => id_of(&value, NEXT_ID.as_bytes())?,
             None => DEFAULT_KEYSPACE + 1,
         };
-        if id >= SHADOW - 1 {
+        if id >= RANGE_DELETE_BIT - 1 {
             return Err(Error::invalid(
                 "no more keyspaces can be created in this database",
             ));

@@ -19,7 +19,7 @@ use super::bounds::Bounds;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
 use crate::parts::expiry::layout as expiring;
-use crate::parts::ranges::layout::{self as ranges, SHADOW};
+use crate::parts::ranges::layout::{self as ranges, RANGE_DELETE_BIT};
 use crate::types::EntryKind;
 
 /// The first line of a trace.
@@ -86,7 +86,7 @@ impl Trace {
             sink.add(time, 0, "batch", &[], Some(count as u64));
         }
         for entry in batch.payload.iter() {
-            let keyspace = entry.keyspace & !SHADOW;
+            let keyspace = entry.keyspace & !RANGE_DELETE_BIT;
             let (key, value) = (entry.key, entry.value);
             match EntryKind::from_raw(entry.kind) {
                 Some(EntryKind::Delete) => sink.add(time, keyspace, "delete", key, None),

@@ -19,7 +19,7 @@ use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::ranges::{Newer, RangeSet};
 use crate::stages::{Drain, EntryCount, NamedFile, PendingFree, Source, Takes};
 use crate::types::{EntryKind, SeqNo};
@@ -127,7 +127,7 @@ impl Engine {
         // Tombstones are left out, since nothing is below them.
         while let Some(entry) = cursor.entry()? {
             let (keyspace, kind) = (entry.keyspace, entry.kind);
-            if keyspace < SHADOW && kind != EntryKind::Delete as u8 {
+            if keyspace < RANGE_DELETE_BIT && kind != EntryKind::Delete as u8 {
                 let Value { bytes, expiry } = cursor.value()?;
                 match expiry {
                     0 => batch.push(EntryKind::Put, keyspace, entry.key, bytes),
@@ -308,12 +308,16 @@ impl FrozenCursor {
                 // The range delete, which is copied, also hides the entries in files that it may
                 // hide.
                 let deleted = ranges.is_some_and(|ranges| {
-                    entry.keyspace < SHADOW
+                    entry.keyspace < RANGE_DELETE_BIT
                         && ranges.newest(entry.keyspace, entry.key, self.moment.seq)
                             > Some(entry.seq)
                 });
                 let dropped = &self.moment.dropped;
-                if !deleted && dropped.binary_search(&(entry.keyspace & !SHADOW)).is_err() {
+                if !deleted
+                    && dropped
+                        .binary_search(&(entry.keyspace & !RANGE_DELETE_BIT))
+                        .is_err()
+                {
                     let (keyspace, key) = (entry.keyspace, entry.key.to_vec());
                     let (seq, kind) = (entry.seq, entry.kind);
                     let Value {

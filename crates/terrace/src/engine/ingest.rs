@@ -36,7 +36,7 @@ use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::RangeDelete;
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::sequence::Taking;
 use crate::stages::{Completion, IngestWriter, SpareBytes};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
@@ -383,7 +383,7 @@ impl Ingest {
         let Some(first) = &self.first else {
             return Ok(false);
         };
-        let keyspace = self.keyspace | SHADOW;
+        let keyspace = self.keyspace | RANGE_DELETE_BIT;
         cursor.seek(&Target::first_of(keyspace, &[]))?;
         // BOUND: the range deletes of one source. All are read, because they are ordered by the
         // length of their first key before the key.

@@ -5,7 +5,7 @@ use crate::parts::codec::DecodeError;
 use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::log::Payload;
 use crate::parts::ranges::RangeDelete;
-use crate::parts::ranges::layout::{self, SHADOW};
+use crate::parts::ranges::layout::{self, RANGE_DELETE_BIT};
 use crate::types::{DEFAULT_KEYSPACE, EntryKind, SeqNo, key_hash};
 
 /// Entries that become visible and durable together.
@@ -97,11 +97,11 @@ impl Batch {
             return;
         }
         let key = layout::encode(begin, end);
-        let keyspace = keyspace | SHADOW;
+        let keyspace = keyspace | RANGE_DELETE_BIT;
         self.payload
             .push(EntryKind::RangeDelete as u8, keyspace, &key, &[]);
         self.hashes.push(key_hash(keyspace, &key));
-        self.is_named |= keyspace & !SHADOW > DEFAULT_KEYSPACE;
+        self.is_named |= keyspace & !RANGE_DELETE_BIT > DEFAULT_KEYSPACE;
         self.user_bytes += (begin.len() + end.len()) as u64;
         self.deletes += 1;
         self.ranges += 1;
@@ -162,7 +162,7 @@ impl Batch {
     pub(crate) fn named_keyspaces(&self) -> impl Iterator<Item = u32> {
         let entries = self.is_named.then(|| self.payload.iter());
         let keyspaces = entries.into_iter().flatten();
-        keyspaces.map(|entry| entry.keyspace & !SHADOW)
+        keyspaces.map(|entry| entry.keyspace & !RANGE_DELETE_BIT)
     }
 
     /// Returns the number of entries.

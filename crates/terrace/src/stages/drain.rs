@@ -1,4 +1,4 @@
-//! Drain hand-over: entries on their way from the buffer to the bottom, and the pending_free for the
+//! Drain hand-over: entries on their way from the buffer to the bottom, and the pending free for the
 //! space that the drain will free.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::parts::iter::MergeCursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::types::SeqNo;
 
 /// Entries on their way to the bottom, in order.
@@ -56,7 +56,7 @@ impl Drain {
     /// first entry. For a drain that has started.
     pub(crate) fn range_deletes(&mut self) -> Result<Vec<RangeDelete>> {
         let mut ranges = Vec::new();
-        self.cursor.seek(&Target::first_of(SHADOW, &[]))?;
+        self.cursor.seek(&Target::first_of(RANGE_DELETE_BIT, &[]))?;
         while let Some(entry) = self.cursor.entry()? {
             ranges.push(RangeDelete::from_entry(
                 entry.keyspace,
@@ -161,12 +161,12 @@ impl EntryCount {
 }
 
 /// Bytes of the pool that drains in progress will free, in proportion to their progress. Drains
-/// free all at once, when they end; the pending_free smooths the effect on slowed writers.
+/// free all at once, when they end; the pending free smooths the effect on slowed writers.
 #[derive(Clone, Default)]
 pub(crate) struct PendingFrees(Arc<AtomicU64>);
 
 impl PendingFrees {
-    /// Opens the pending_free of a drain that has `entries` and will free `bytes`.
+    /// Opens the pending free of a drain that has `entries` and will free `bytes`.
     pub(crate) fn open(&self, bytes: u64, entries: u64) -> PendingFree {
         PendingFree {
             pending_frees: self.clone(),
@@ -177,7 +177,7 @@ impl PendingFrees {
         }
     }
 
-    /// Returns the sum of all pending_frees.
+    /// Returns the sum of all pending frees.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -200,7 +200,7 @@ impl PendingFree {
         self.give();
     }
 
-    /// Resets the pending_free when the drain restarts.
+    /// Resets the pending free when the drain restarts.
     pub(crate) fn restart(&mut self) {
         self.passed = 0;
         self.give();

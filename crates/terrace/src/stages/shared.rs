@@ -17,7 +17,7 @@ use crate::options::Options;
 use crate::parts::expiry::{Millis, Time};
 use crate::parts::manifest::{Change, Edit, Manifest, Totals};
 use crate::parts::memory::Memory;
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::ranges::{LiveRanges, Readable};
 use crate::parts::rate_limiter::RateLimiter;
 use crate::parts::redo::RedoArea;
@@ -359,7 +359,7 @@ impl DroppedKeyspaces {
     pub(crate) fn readmit(&self, keyspace: u32) {
         self.refused.rcu(|ids| {
             let mut ids = Vec::clone(ids);
-            ids.retain(|id| id & !SHADOW != keyspace);
+            ids.retain(|id| id & !RANGE_DELETE_BIT != keyspace);
             ids
         });
     }
@@ -377,7 +377,7 @@ impl DroppedKeyspaces {
 
 /// Adds a keyspace and that of its range deletes, and returns those that were new.
 fn add(ids: &mut Vec<u32>, keyspace: u32) -> Vec<u32> {
-    let mut new = vec![keyspace, keyspace | SHADOW];
+    let mut new = vec![keyspace, keyspace | RANGE_DELETE_BIT];
     new.retain(|id| match ids.binary_search(id) {
         Ok(_) => false,
         Err(at) => {
@@ -407,7 +407,7 @@ mod tests {
                 news.push(id);
             }
             match news.as_slice() {
-                [one, other] => assert_eq!((*one, *other), (id, id | SHADOW)),
+                [one, other] => assert_eq!((*one, *other), (id, id | RANGE_DELETE_BIT)),
                 news => assert!(news.is_empty() && id == 4, "{id}: {news:?}"),
             }
         }

@@ -247,7 +247,7 @@ fn shown<'a>(seq: u64, entry: &LogEntry<'a>, offset: u64) -> Entry<'a> {
         Some(EntryKind::RangeDelete) => match ranges::decode(entry.key, offset) {
             Ok((key, value)) => Entry {
                 kind,
-                keyspace: entry.keyspace & !ranges::SHADOW,
+                keyspace: entry.keyspace & !ranges::RANGE_DELETE_BIT,
                 key,
                 value,
                 ..raw

@@ -15,7 +15,7 @@ use crate::parts::log::salvage as log;
 use crate::parts::log::{LogEntry, RecordView};
 use crate::parts::manifest::LogPlace;
 use crate::parts::ranges::RangeDelete;
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::sstable;
 use crate::parts::sstable::{FileMeta, TABLE_FILE};
 use crate::stages::names::log_file_name;
@@ -80,7 +80,7 @@ impl Gathered {
             }
             None => return Ok(false),
         }
-        if entry.keyspace >= SHADOW {
+        if entry.keyspace >= RANGE_DELETE_BIT {
             return Ok(false);
         }
         self.take(&SortedEntry {
@@ -267,7 +267,7 @@ fn take_table_entry(entry: &sstable::SalvagedEntry<'_>, gathered: &mut Gathered)
         Some(EntryKind::Delete) => true,
         Some(EntryKind::RangeDelete | EntryKind::PutExpiring) | None => return Ok(false),
     };
-    if entry.keyspace >= SHADOW {
+    if entry.keyspace >= RANGE_DELETE_BIT {
         return Ok(false);
     }
     gathered.take(&SortedEntry {

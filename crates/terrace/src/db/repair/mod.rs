@@ -43,7 +43,7 @@ use crate::options::{Design, Options, Workers};
 use crate::parts::batch::Batch;
 use crate::parts::external_sort::ExternalSort;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::{Keep, RangeSet, Readable, Spans};
+use crate::parts::ranges::{Fragments, Keep, RangeSet, Readable};
 use crate::types::{DEFAULT_KEYSPACE, DbId, Durability};
 
 use gather::Gathered;
@@ -287,7 +287,7 @@ impl DbBuilder {
         let seq = seq_last.max(source.state.last_seq);
         // Time never went back while the database was whole, and does not now.
         let now = self.clock.unix_millis().max(source.state.time);
-        let ranges = RangeSet::of(vec![Arc::new(Spans::new(
+        let ranges = RangeSet::of(vec![Arc::new(Fragments::new(
             ranges,
             Keep::Readable(&Readable::later()),
         ))]);

@@ -362,7 +362,8 @@ impl<'a> Rescue<'a> {
             }
             let (keyspace, key) = hashed_key(self.window.get(from, front.key_end)?)?;
             // A range delete affects other keys than its own.
-            (keyspace < crate::parts::ranges::layout::SHADOW).then(|| (keyspace, key.to_vec()))
+            (keyspace < crate::parts::ranges::layout::RANGE_DELETE_BIT)
+                .then(|| (keyspace, key.to_vec()))
         };
         let mut key = key;
         match key() {

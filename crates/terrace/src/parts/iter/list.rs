@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::parts::expiry::Value;
 use crate::parts::key::Target;
 use crate::parts::latch::{Held, Latch};
-use crate::parts::ranges::{Ages, LateKeys, Newer};
+use crate::parts::ranges::{LateKeys, Newer, SeqBound};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::search::Search;
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
@@ -32,7 +32,7 @@ pub(crate) struct ListCursor {
     /// The largest sequence number that a reader sees.
     newest: SeqNo,
     late: Option<Arc<LateKeys>>,
-    ages: Option<Arc<Ages>>,
+    ages: Option<Arc<SeqBound>>,
     at: u64,
     /// The two nodes after `at`, or 0 at the end. They are prefetched while earlier nodes are used,
     /// since the nodes of a table are not in address order. A node inserted between them meanwhile,
@@ -75,7 +75,7 @@ impl ListCursor {
     }
 
     /// Sets the ages of the entries of a list that is still written.
-    pub(crate) fn with_ages(mut self, ages: &Arc<Ages>) -> ListCursor {
+    pub(crate) fn with_ages(mut self, ages: &Arc<SeqBound>) -> ListCursor {
         self.ages = Some(Arc::clone(ages));
         self
     }

@@ -12,7 +12,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Bound;
 
-use super::layout::{self, SHADOW};
+use super::layout::{self, RANGE_DELETE_BIT};
 use crate::parts::codec::DecodeError;
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::{SnapshotList, Stripes};
@@ -51,7 +51,7 @@ impl RangeDelete {
     ) -> Result<RangeDelete, DecodeError> {
         let (begin, end) = layout::decode(key, offset)?;
         Ok(RangeDelete {
-            keyspace: keyspace & !SHADOW,
+            keyspace: keyspace & !RANGE_DELETE_BIT,
             begin: begin.to_vec(),
             end: end.to_vec(),
             seq,

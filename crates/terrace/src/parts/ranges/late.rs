@@ -145,15 +145,15 @@ impl LateKeys {
 }
 
 /// The age of a table's entries, while merges add newer ones to it.
-pub(crate) struct Ages {
+pub(crate) struct SeqBound {
     newest: AtomicU64,
     late: ArcSwapOption<LateKeys>,
 }
 
-impl Ages {
-    /// Creates the ages of a table whose newest entry has this number.
-    pub(crate) fn new(newest: SeqNo, late: Option<std::sync::Arc<LateKeys>>) -> Ages {
-        Ages {
+impl SeqBound {
+    /// Creates the bound of a table whose newest entry has this number.
+    pub(crate) fn new(newest: SeqNo, late: Option<std::sync::Arc<LateKeys>>) -> SeqBound {
+        SeqBound {
             newest: AtomicU64::new(newest),
             late: ArcSwapOption::new(late),
         }
@@ -189,8 +189,8 @@ impl Ages {
     }
 }
 
-impl Default for Ages {
-    fn default() -> Ages {
-        Ages::new(SEQ_MAX, None)
+impl Default for SeqBound {
+    fn default() -> SeqBound {
+        SeqBound::new(SEQ_MAX, None)
     }
 }

@@ -17,7 +17,7 @@ use crate::parts::codec::DecodeError;
 use crate::types::KEY_BYTES_MAX;
 
 /// The bit set in the keyspace of a range delete.
-pub(crate) const SHADOW: u32 = 1 << 31;
+pub(crate) const RANGE_DELETE_BIT: u32 = 1 << 31;
 
 const LEN_BYTES: usize = size_of::<u32>();
 const _: () = assert!(

@@ -1,7 +1,7 @@
 //! Finds the range deletes of a skip list when a database is opened.
 
 use super::fragment::RangeDelete;
-use super::layout::SHADOW;
+use super::layout::RANGE_DELETE_BIT;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 use crate::parts::skiplist::SkipList;
@@ -9,7 +9,7 @@ use crate::parts::skiplist::SkipList;
 /// Returns the range deletes in a list that no writer is changing. They follow all other entries.
 pub(crate) fn in_list(list: &SkipList) -> Result<Vec<RangeDelete>, DecodeError> {
     let mut ranges = Vec::new();
-    let mut at = list.seek(&Target::first_of(SHADOW, &[]))?.node;
+    let mut at = list.seek(&Target::first_of(RANGE_DELETE_BIT, &[]))?.node;
     // BOUND: entries ascend, and damaged links that do not end the walk.
     while at != 0 {
         let node = list.node(at)?;

@@ -5,25 +5,25 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::fragment::{Keep, RangeDelete, Readable};
-use super::set::{Key, Last, RangeSet, Spans};
+use super::set::{Fragments, Key, Last, RangeSet};
 use crate::canary::failpoint;
 use crate::parts::snapshots::Stripes;
 use crate::types::SeqNo;
 
-/// Spans of decreasing size, each more than twice the next: adding a range costs the logarithm of
+/// Fragments of decreasing size, each more than twice the next: adding a range costs the logarithm of
 /// their number on average, and a read costs as many binary searches.
 #[derive(Debug, Default)]
-pub(super) struct Runs(Vec<Arc<Spans>>);
+pub(super) struct Runs(Vec<Arc<Fragments>>);
 
 impl Runs {
     pub(super) fn add(&mut self, ranges: Vec<RangeDelete>, keep: Keep<'_>) {
-        self.0.push(Arc::new(Spans::new(ranges, keep)));
+        self.0.push(Arc::new(Fragments::new(ranges, keep)));
         // BOUND: each iteration leaves one run less.
         while let [.., older, newer] = self.0.as_slice() {
             if older.len() > 2 * newer.len() {
                 break;
             }
-            let both = Spans::new(older.ranges().chain(newer.ranges()).collect(), keep);
+            let both = Fragments::new(older.ranges().chain(newer.ranges()).collect(), keep);
             self.0.truncate(self.0.len() - 2);
             self.0.push(Arc::new(both));
         }
@@ -34,7 +34,7 @@ impl Runs {
         let kept: Vec<RangeDelete> = all.filter(wanted).collect();
         self.0.clear();
         if !kept.is_empty() {
-            self.0.push(Arc::new(Spans::new(kept, keep)));
+            self.0.push(Arc::new(Fragments::new(kept, keep)));
         }
     }
 
@@ -100,7 +100,7 @@ impl LiveRanges {
     /// so that a range delete that a drain moves is in at least one of the two.
     pub(crate) fn set_above(
         &self,
-        bottom: impl FnOnce() -> Option<Arc<Spans>>,
+        bottom: impl FnOnce() -> Option<Arc<Fragments>>,
     ) -> Option<Arc<RangeSet>> {
         let mut runs = self.0.lock().runs.0.clone();
         runs.extend(bottom());
@@ -154,14 +154,22 @@ impl LiveRanges {
 
     /// Returns the range deletes up to `upto`, which must be durable, for a job that writes to
     /// another place.
-    pub(crate) fn applicable(&self, upto: SeqNo, bottom: Option<Arc<Spans>>) -> Option<Applicable> {
+    pub(crate) fn applicable(
+        &self,
+        upto: SeqNo,
+        bottom: Option<Arc<Fragments>>,
+    ) -> Option<Applicable> {
         let set = self.set_above(|| bottom)?;
         Some(Applicable { set, upto })
     }
 
     /// Returns the range deletes up to `upto` that every view has (D2), for a job that changes
     /// entries in place where readers of any view may pass.
-    pub(crate) fn settled(&self, upto: SeqNo, bottom: Option<Arc<Spans>>) -> Option<Applicable> {
+    pub(crate) fn settled(
+        &self,
+        upto: SeqNo,
+        bottom: Option<Arc<Fragments>>,
+    ) -> Option<Applicable> {
         let mut applicable = self.applicable(upto, bottom)?;
         applicable.upto = upto.min(self.settled_upto());
         Some(applicable)
@@ -187,8 +195,8 @@ pub(crate) struct Applicable {
 
 impl Applicable {
     /// Returns durable range deletes, all of which apply.
-    pub(crate) fn lasting(spans: Arc<Spans>) -> Applicable {
-        Applicable::all(RangeSet::of(vec![spans]))
+    pub(crate) fn lasting(all: Arc<Fragments>) -> Applicable {
+        Applicable::all(RangeSet::of(vec![all]))
     }
 
     /// Returns all range deletes of a set.

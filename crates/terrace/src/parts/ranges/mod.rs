@@ -35,7 +35,7 @@ mod set;
 mod tests;
 
 pub(crate) use fragment::{Keep, RangeDelete, Readable, fragment};
-pub(crate) use late::{Ages, LateKeys, Newer};
+pub(crate) use late::{LateKeys, Newer, SeqBound};
 pub(crate) use list::in_list;
 pub(crate) use live::{Applicable, LiveRanges};
-pub(crate) use set::{Key, Last, RangeSet, Spans, pieces_bytes};
+pub(crate) use set::{Fragments, Key, Last, RangeSet, pieces_bytes};

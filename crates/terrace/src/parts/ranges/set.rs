@@ -41,39 +41,39 @@ impl Fragment {
     }
 }
 
-/// Returns the maximum number of bytes that a range may add to spans.
+/// Returns the maximum number of bytes that a range may add to fragments.
 pub(crate) fn pieces_bytes(range: &RangeDelete) -> u64 {
     2 * (size_of::<Fragment>() + size_of::<SeqNo>() + range.begin.len() + range.end.len()) as u64
 }
 
 /// Ordered fragments that do not overlap.
 #[derive(Debug, Default)]
-pub(crate) struct Spans {
+pub(crate) struct Fragments {
     fragments: Vec<Fragment>,
     count: usize,
     /// The memory in bytes.
     bytes: usize,
 }
 
-impl Spans {
+impl Fragments {
     /// Builds the fragments of these ranges that `keep` selects.
-    pub(crate) fn new(ranges: Vec<RangeDelete>, keep: Keep<'_>) -> Spans {
-        let mut spans = Spans::default();
+    pub(crate) fn new(ranges: Vec<RangeDelete>, keep: Keep<'_>) -> Fragments {
+        let mut all = Fragments::default();
         let pieces = fragment(ranges, keep);
-        spans.count = pieces.len();
+        all.count = pieces.len();
         let same =
             |a: &RangeDelete, b: &RangeDelete| a.keyspace == b.keyspace && a.begin == b.begin;
         for over in pieces.chunk_by(same) {
-            spans.fragments.push(Fragment {
+            all.fragments.push(Fragment {
                 keyspace: over[0].keyspace,
                 begin: over[0].begin.clone(),
                 end: over[0].end.clone(),
                 seqs: over.iter().map(|piece| piece.seq).collect(),
             });
         }
-        spans.fragments.shrink_to_fit();
-        spans.bytes = spans.fragments.iter().map(Fragment::bytes).sum();
-        spans
+        all.fragments.shrink_to_fit();
+        all.bytes = all.fragments.iter().map(Fragment::bytes).sum();
+        all
     }
 
     /// Returns the memory in bytes.
@@ -137,12 +137,12 @@ pub(crate) struct Cover {
 /// All range deletes of a view.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RangeSet {
-    runs: Vec<Arc<Spans>>,
+    runs: Vec<Arc<Fragments>>,
 }
 
 impl RangeSet {
     /// Returns the union of some spans.
-    pub(crate) fn of(runs: Vec<Arc<Spans>>) -> RangeSet {
+    pub(crate) fn of(runs: Vec<Arc<Fragments>>) -> RangeSet {
         RangeSet { runs }
     }
 

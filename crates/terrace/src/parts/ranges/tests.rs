@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::layout::{SHADOW, decode, encode};
+use super::layout::{RANGE_DELETE_BIT, decode, encode};
 use super::*;
 use crate::parts::expiry::Time;
 use crate::parts::key::Target;
@@ -62,7 +62,7 @@ fn entries_round_trip() {
     for (begin, end) in [("", ""), ("a", ""), ("", "b"), ("a", "ab"), ("a\0", "b")] {
         let bytes = encode(begin.as_bytes(), end.as_bytes());
         assert_eq!(decode(&bytes, 0), Ok((begin.as_bytes(), end.as_bytes())));
-        let range = RangeDelete::from_entry(7 | SHADOW, &bytes, 5, 0).unwrap();
+        let range = RangeDelete::from_entry(7 | RANGE_DELETE_BIT, &bytes, 5, 0).unwrap();
         assert_eq!((range.keyspace, range.seq), (7, 5));
     }
     for bad in [
@@ -354,15 +354,18 @@ fn late_keys_are_found() {
     assert_eq!(found(b"h", &at(b"m"), true), Newer::No);
     let behind = Target { seq: 0, ..at(b"m") };
     assert_eq!(found(b"h", &behind, true), Newer::Key(b"m".to_vec()));
-    let ages = Ages::new(20, Some(Arc::clone(&late)));
-    assert_eq!(ages.newer(&at(b"n"), &at(b"z"), 10, false), Newer::No);
+    let seq_bound = SeqBound::new(20, Some(Arc::clone(&late)));
+    assert_eq!(seq_bound.newer(&at(b"n"), &at(b"z"), 10, false), Newer::No);
     assert_eq!(
-        ages.newer(&at(b"a"), &at(b"z"), 20, false),
+        seq_bound.newer(&at(b"a"), &at(b"z"), 20, false),
         Newer::No,
         "all is older"
     );
-    ages.raise(30);
-    assert_eq!(ages.newer(&at(b"n"), &at(b"z"), 20, false), Newer::Unknown);
+    seq_bound.raise(30);
+    assert_eq!(
+        seq_bound.newer(&at(b"n"), &at(b"z"), 20, false),
+        Newer::Unknown
+    );
 }
 
 /// A memtable notes keys up to a limit: until then it knows which are newer than a range delete,

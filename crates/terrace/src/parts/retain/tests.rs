@@ -1,7 +1,7 @@
 //! Tests of the rule against a model: every reader reads the same before and after a job.
 
 use super::*;
-use crate::parts::ranges::{Keep, RangeDelete, Spans};
+use crate::parts::ranges::{Fragments, Keep, RangeDelete};
 
 /// A version of the only key. `expiry` is that of a value, 0 for never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ fn retention(snapshots: Vec<SeqNo>, ranges: &[SeqNo], horizon: Millis) -> Retent
         end: b"l".to_vec(),
         seq,
     };
-    let spans = Spans::new(ranges.iter().map(range).collect(), Keep::All);
+    let spans = Fragments::new(ranges.iter().map(range).collect(), Keep::All);
     Retention {
         stripes: Stripes::of(snapshots),
         dropped: Arc::new(vec![7]),

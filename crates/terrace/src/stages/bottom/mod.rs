@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::parts::expiry::Millis;
-use crate::parts::ranges::{RangeSet, Spans};
+use crate::parts::ranges::{Fragments, RangeSet};
 use crate::types::SeqNo;
 
 use super::drain::Drain;
@@ -114,7 +114,7 @@ pub(crate) trait Bottom: Send + Sync {
     }
     /// Returns the range deletes that it holds and whose keys may still be there; `None` if there
     /// are none.
-    fn ranges(&self) -> Option<Arc<Spans>>;
+    fn ranges(&self) -> Option<Arc<Fragments>>;
     /// Returns the sources, newest first.
     fn sources(&self) -> Sources;
     /// Adds the metrics of the bottom.

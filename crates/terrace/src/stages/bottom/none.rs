@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::parts::ranges::Spans;
+use crate::parts::ranges::Fragments;
 use crate::stages::{
     Bottom, Drain, IngestWriter, Job, Need, RangeRequest, Sources, Takes, Urgency,
 };
@@ -52,7 +52,7 @@ impl Bottom for NoBottom {
         Need::default()
     }
 
-    fn ranges(&self) -> Option<Arc<Spans>> {
+    fn ranges(&self) -> Option<Arc<Fragments>> {
         None
     }
 

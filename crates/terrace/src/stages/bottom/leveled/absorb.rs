@@ -9,7 +9,7 @@ use super::hidden::{Hidden, Progress};
 use super::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::stages::{Completion, Drain, Job, JobKind, PendingFree, Step, retired};
 use crate::types::key_hash;
 
@@ -29,7 +29,7 @@ pub(super) struct Absorb {
     run: u64,
     /// `None` until all entries are in place: the snapshots are read only then.
     output: Option<Output>,
-    /// The pending_free of the drain, once its entries are written. It ends with the job, when the pool
+    /// The pending free of the drain, once its entries are written. It ends with the job, when the pool
     /// gets its space back.
     pending_free: PendingFree,
     finished: bool,
@@ -89,7 +89,7 @@ impl Absorb {
             let entry = drain
                 .cursor
                 .entry()?
-                .filter(|entry| entry.keyspace < SHADOW);
+                .filter(|entry| entry.keyspace < RANGE_DELETE_BIT);
             let Some(entry) = entry else {
                 output.close_table(None)?;
                 break true;

@@ -58,7 +58,7 @@ use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::LeveledOptions;
 use crate::parts::cache::{FileCache, Pin};
 use crate::parts::memory::Memory;
-use crate::parts::ranges::{Applicable, RangeSet, Spans};
+use crate::parts::ranges::{Applicable, Fragments, RangeSet};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
     Bottom, Drain, Folder, FrontShape, IngestWriter, Job, Need, Pressure, RangeRequest, Shared,
@@ -342,7 +342,7 @@ impl Bottom for Leveled {
         delete_only::covers_any(&self.inner.version(), ranges, &dropped)
     }
 
-    fn ranges(&self) -> Option<Arc<Spans>> {
+    fn ranges(&self) -> Option<Arc<Fragments>> {
         self.inner.version().ranges.clone()
     }
 

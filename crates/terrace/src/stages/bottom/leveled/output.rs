@@ -19,7 +19,7 @@ use crate::parts::expiry::Value;
 use crate::parts::iter::EntryView;
 use crate::parts::manifest::Change;
 use crate::parts::memory::Lease;
-use crate::parts::ranges::{Applicable, Keep, RangeDelete, Readable, Spans, fragment};
+use crate::parts::ranges::{Applicable, Fragments, Keep, RangeDelete, Readable, fragment};
 use crate::parts::reserve::Row;
 use crate::parts::retain::{Kept, Retention};
 use crate::parts::sstable::FileMeta;
@@ -87,7 +87,7 @@ impl Output {
         // All range deletes that come with the entries. One with nothing below is not written, so
         // it must hide the entries that it covers here. `hides` may lack it: a set keeps the newest
         // over each piece of the key space, and a newer one that is not durable yet is not applied.
-        let own = Spans::new(ranges.clone(), Keep::Readable(&readable));
+        let own = Fragments::new(ranges.clone(), Keep::Readable(&readable));
         if own.len() > 0 {
             hides.push(Applicable::lasting(Arc::new(own)));
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 use crate::parts::memory::Memory;
-use crate::parts::ranges::{Keep, Key, RangeDelete, Spans};
+use crate::parts::ranges::{Fragments, Keep, Key, RangeDelete};
 use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::SsTable;
 pub(super) use crate::stages::names::table_file_name as file_name;
@@ -287,7 +287,7 @@ pub(super) struct Version {
     /// Level 1 and those below it.
     pub(super) levels: Vec<Arc<Run>>,
     /// The range deletes of all tables, as readers query them.
-    pub(super) ranges: Option<Arc<Spans>>,
+    pub(super) ranges: Option<Arc<Fragments>>,
 }
 
 impl Version {
@@ -342,7 +342,7 @@ impl Version {
             .tables()
             .flat_map(|t| t.ranges.iter().cloned())
             .collect();
-        version.ranges = (!ranges.is_empty()).then(|| Arc::new(Spans::new(ranges, Keep::All)));
+        version.ranges = (!ranges.is_empty()).then(|| Arc::new(Fragments::new(ranges, Keep::All)));
         version
     }
 

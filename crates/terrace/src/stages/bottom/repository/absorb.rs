@@ -63,7 +63,7 @@ enum Placed {
 impl Absorb {
     pub(super) fn begin(inner: Arc<Inner>, drain: Drain) -> Absorb {
         // Before its first entry comes in.
-        inner.ages.raise(drain.seq_last);
+        inner.seq_bound.raise(drain.seq_last);
         Absorb {
             // Before the list of dropped keyspaces, which has these and maybe more.
             dropped_before: inner.shared.dropped.count(),

@@ -9,7 +9,7 @@ use terrace_media::Purpose;
 use super::{Inner, Relinker};
 use crate::error::Result;
 use crate::parts::key::Target;
-use crate::parts::ranges::layout::SHADOW;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::retain::Retention;
 use crate::parts::skiplist::fingers::Fingers;
 use crate::stages::Drain;
@@ -52,7 +52,7 @@ impl Hidden {
             }
             let node = inner.list.node(off)?;
             let (keyspace, seq, hash) = (node.header.keyspace, node.header.seq, node.header.hash);
-            if keyspace >= SHADOW {
+            if keyspace >= RANGE_DELETE_BIT {
                 break true;
             }
             looked_at += 1;

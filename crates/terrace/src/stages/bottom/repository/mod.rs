@@ -44,7 +44,7 @@ use crate::parts::codec::DecodeError;
 use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
 use crate::parts::latch::Latch;
-use crate::parts::ranges::{Ages, Spans};
+use crate::parts::ranges::{Fragments, SeqBound};
 use crate::parts::redo::RedoSlot;
 use crate::parts::skiplist::fingers::{Fingers, Plan};
 use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
@@ -78,7 +78,7 @@ pub(super) struct Inner {
     shared: Arc<Shared>,
     list: SkipList,
     latch: Latch,
-    ages: Arc<Ages>,
+    seq_bound: Arc<SeqBound>,
     ranges: Swept,
     /// The requested compactions, each with the count of removed extents at which it ends, or
     /// `None` until range deletes have been applied.
@@ -267,7 +267,7 @@ impl Source for Inner {
 
     fn cursor(&self) -> Box<dyn Cursor> {
         let cursor = ListCursor::new(self.list.clone(), Some(self.latch.clone()));
-        Box::new(cursor.with_ages(&self.ages))
+        Box::new(cursor.with_ages(&self.seq_bound))
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
@@ -405,8 +405,8 @@ impl Bottom for Repository {
         Need::default()
     }
 
-    fn ranges(&self) -> Option<Arc<Spans>> {
-        self.inner.ranges.spans()
+    fn ranges(&self) -> Option<Arc<Fragments>> {
+        self.inner.ranges.fragments()
     }
 
     fn sources(&self) -> Sources {

@@ -35,7 +35,7 @@ use crate::parts::codec::DecodeError;
 use crate::parts::latch::Latch;
 use crate::parts::manifest::item::Item;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::{Ages, in_list};
+use crate::parts::ranges::{SeqBound, in_list};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::LINK_DEAD;
 use crate::parts::skiplist::node::{head_bytes, link_at};
@@ -139,7 +139,10 @@ pub(crate) fn recover(
             shared: Arc::clone(shared),
             list,
             latch: Latch::default(),
-            ages: Arc::new(Ages::new(shared.manifest.with_state(|s| s.last_seq), None)),
+            seq_bound: Arc::new(SeqBound::new(
+                shared.manifest.with_state(|s| s.last_seq),
+                None,
+            )),
             ranges: Swept::over(found, drained),
             requests: Mutex::default(),
             awaited: AtomicU64::new(0),

@@ -18,8 +18,8 @@ use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::key::Target;
 use crate::parts::manifest::Edit;
-use crate::parts::ranges::layout::{self, SHADOW};
-use crate::parts::ranges::{Keep, RangeDelete, Readable, Spans};
+use crate::parts::ranges::layout::{self, RANGE_DELETE_BIT};
+use crate::parts::ranges::{Fragments, Keep, RangeDelete, Readable};
 use crate::parts::skiplist::fingers::Fingers;
 use crate::stages::{Completion, Job, JobKind, Step};
 use crate::types::SeqNo;
@@ -35,7 +35,7 @@ pub(super) struct Swept(Mutex<Held>);
 struct Held {
     ranges: Vec<RangeDelete>,
     /// The same range deletes, as readers query them.
-    spans: Option<Arc<Spans>>,
+    fragments: Option<Arc<Fragments>>,
     /// Everything up to this number is in the repository and nowhere above it.
     drained: SeqNo,
     sweeping: bool,
@@ -45,7 +45,7 @@ impl Held {
     fn changed(&mut self, readable: &Readable) {
         let ranges = (!self.ranges.is_empty()).then(|| self.ranges.clone());
         let keep = Keep::Readable(readable);
-        self.spans = ranges.map(|ranges| Arc::new(Spans::new(ranges, keep)));
+        self.fragments = ranges.map(|ranges| Arc::new(Fragments::new(ranges, keep)));
     }
 }
 
@@ -62,8 +62,8 @@ impl Swept {
     }
 
     /// Returns the range deletes as readers query them.
-    pub(super) fn spans(&self) -> Option<Arc<Spans>> {
-        self.0.lock().spans.clone()
+    pub(super) fn fragments(&self) -> Option<Arc<Fragments>> {
+        self.0.lock().fragments.clone()
     }
 
     /// Adds the range deletes of a drain; once, though a restarted drain brings them again.
@@ -193,7 +193,7 @@ impl Sweep {
         let range = &self.ranges[self.current];
         let key = layout::encode(&range.begin, &range.end);
         let place = Target {
-            keyspace: range.keyspace | SHADOW,
+            keyspace: range.keyspace | RANGE_DELETE_BIT,
             key: &key,
             seq: range.seq,
         };

@@ -124,7 +124,7 @@ impl Merge {
                 stripes,
                 dropped: shared.dropped.all(),
                 // Range deletes in the two tables are as durable as their entries.
-                ranges: Vec::from_iter(shared.ranges.settled(newer.ages.newest(), None)),
+                ranges: Vec::from_iter(shared.ranges.settled(newer.seq_bound.newest(), None)),
                 // Expired values are left to drains.
                 horizon: 0,
             },
@@ -164,7 +164,7 @@ impl Merge {
         // the newer table in a list whose filter denies them.
         self.shared.manifest.commit(edit)?;
         self.newer.inner.lock().merging_into = Some(Arc::clone(&self.older));
-        self.older.ages.raise(self.newer.ages.newest());
+        self.older.seq_bound.raise(self.newer.seq_bound.newest());
         let mut filters = Vec::clone(&self.older.filters.load());
         let newer_filters = self.newer.filters.load();
         if filters.is_empty() || newer_filters.is_empty() {

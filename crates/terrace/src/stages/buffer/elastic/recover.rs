@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::filter::Filter;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::ranges::layout::SHADOW;
-use crate::parts::ranges::{Keep, RangeDelete, RangeSet, Readable, Spans, in_list};
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
+use crate::parts::ranges::{Fragments, Keep, RangeDelete, RangeSet, Readable, in_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, decode_table_header};
 use crate::parts::skiplist::{SkipList, walk};
 use crate::stages::{Shared, Source};
@@ -90,7 +90,7 @@ pub(crate) fn recover(
         };
         older.filters.store(Arc::new(filters));
         newer.inner.lock().merging_into = Some(Arc::clone(older));
-        older.ages.raise(newer.ages.newest());
+        older.seq_bound.raise(newer.seq_bound.newest());
         // Until the merge goes on, no other job may take the older table.
         older.inner.lock().busy = true;
     }
@@ -219,7 +219,7 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
             let expected = format!("a node with a number from {first} to {last}");
             return Err(DecodeError::new("node of a table", off, expected, found).into());
         }
-        if keyspace & SHADOW != 0 {
+        if keyspace & RANGE_DELETE_BIT != 0 {
             ranges.push(RangeDelete::from_entry(keyspace, node.key, seq, off)?);
         }
         nodes.push(off);
@@ -230,7 +230,7 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
         Ok(())
     })?;
     if !ranges.is_empty() {
-        let ranges = RangeSet::of(vec![Arc::new(Spans::new(
+        let ranges = RangeSet::of(vec![Arc::new(Fragments::new(
             ranges,
             Keep::Readable(&Readable::later()),
         ))]);

@@ -28,7 +28,7 @@ use crate::parts::iter::{Cursor, ListCursor};
 use crate::parts::key::Target;
 use crate::parts::latch::Latch;
 use crate::parts::manifest::State;
-use crate::parts::ranges::{Ages, LateKeys};
+use crate::parts::ranges::{LateKeys, SeqBound};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
@@ -46,7 +46,7 @@ pub(super) struct Table {
     /// The offset of the last node that a merge has taken out of this list; 0 before the first.
     pub(super) frontier: AtomicU64,
     pub(super) filters: ArcSwap<Vec<Arc<Filter>>>,
-    pub(super) ages: Arc<Ages>,
+    pub(super) seq_bound: Arc<SeqBound>,
     pub(super) inner: Mutex<Inner>,
 }
 
@@ -102,7 +102,7 @@ impl Table {
         inner: Inner,
     ) -> Table {
         Table {
-            ages: Arc::new(Ages::new(inner.seq_last, late)),
+            seq_bound: Arc::new(SeqBound::new(inner.seq_last, late)),
             id,
             list,
             latch: Latch::default(),
@@ -183,7 +183,7 @@ impl Source for Table {
 
     fn cursor(&self) -> Box<dyn Cursor> {
         let cursor = ListCursor::new(self.list.clone(), Some(self.latch.clone()));
-        Box::new(cursor.with_ages(&self.ages))
+        Box::new(cursor.with_ages(&self.seq_bound))
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
