@@ -37,7 +37,7 @@ use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
-use crate::parts::sequence::Taking;
+use crate::parts::sequence::Reservation;
 use crate::stages::{Completion, IngestWriter, SpareBytes};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
@@ -239,16 +239,16 @@ impl Ingest {
                 engine.sink_up_to(seq)?;
             }
         }
-        let taking = engine.reserve(self.seq)?;
+        let reservation = engine.reserve(self.seq)?;
         // From here on writers wait, so every way out makes the numbers visible. The numbers are
         // taken: a drop that is not seen here comes after the ingest.
         let appeared = engine
             .check_keyspace(self.keyspace)
-            .and_then(|()| self.appear(&taking, into_buffer));
+            .and_then(|()| self.appear(&reservation, into_buffer));
         if appeared.is_err() && !engine.has_failed() {
             // PERSIST: nothing. No entry has these numbers, so no reader sees what a crash could
             // lose.
-            let _ = engine.shared.sequencer.publish(&taking);
+            let _ = engine.shared.sequencer.publish(&reservation);
         }
         appeared?;
         let counters = &engine.shared.counters;
@@ -260,11 +260,11 @@ impl Ingest {
     }
 
     /// Names the tables and shows them, once the numbers up to theirs are taken.
-    fn appear(&mut self, taking: &Taking, into_buffer: bool) -> Result<()> {
+    fn appear(&mut self, reservation: &Reservation, into_buffer: bool) -> Result<()> {
         let engine = Arc::clone(&self.engine);
         let shared = &engine.shared;
         // BOUND: writers that hold smaller numbers only have to finish copying.
-        if !shared.sequencer.wait_visible(taking.first - 1) {
+        if !shared.sequencer.wait_visible(reservation.first - 1) {
             return Err(engine.check_writable().err().unwrap_or_else(Error::closed));
         }
         if into_buffer {
@@ -303,7 +303,7 @@ impl Ingest {
             }
             e
         })?;
-        if engine.jobs.hold_off(|| self.show(applies, taking)) {
+        if engine.jobs.hold_off(|| self.show(applies, reservation)) {
             return Ok(());
         }
         Err(engine.check_writable().err().unwrap_or_else(Error::closed))
@@ -311,7 +311,7 @@ impl Ingest {
 
     /// Hands the tables to their stages and shows them, with their number. Returns false if a
     /// writer has failed.
-    fn show(&self, applies: Vec<Box<dyn FnOnce() + Send>>, taking: &Taking) -> bool {
+    fn show(&self, applies: Vec<Box<dyn FnOnce() + Send>>, reservation: &Reservation) -> bool {
         let shared = &self.engine.shared;
         let mut published = false;
         let build = || {
@@ -327,7 +327,7 @@ impl Ingest {
                 show();
                 // PERSIST: the edit, before any reader sees an entry. Reversed, a crash could take
                 // back what a reader has seen.
-                published = shared.sequencer.publish(taking);
+                published = shared.sequencer.publish(reservation);
             });
         });
         published
@@ -422,13 +422,13 @@ impl Engine {
     }
 
     /// Takes every number up to `seq`, behind a fresh memtable.
-    fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Taking> {
+    fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Reservation> {
         let front = &self.stages.front;
         self.admit(&Need::Numbers, &mut || {
             let reserved = front.reserve(seq)?;
-            Ok(reserved.map(|(taking, _held)| {
+            Ok(reserved.map(|(reservation, _held)| {
                 self.install_view();
-                taking
+                reservation
             }))
         })
     }

@@ -37,7 +37,7 @@ pub(crate) struct Sequencer {
     taken: Alone<Taken>,
     shown: Alone<Shown>,
     marks: Box<[Mark]>,
-    /// Set when a writer failed after taking numbers: later numbers can never become visible.
+    /// Set when a writer failed after reservation numbers: later numbers can never become visible.
     broken: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ struct Mark {
 /// The numbers taken for one batch.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Taking {
+pub(crate) struct Reservation {
     pub(crate) first: SeqNo,
     last: SeqNo,
     ticket: u64,
@@ -100,13 +100,13 @@ impl Sequencer {
     }
 
     /// Takes `count` numbers. The caller holds the commit lock.
-    pub(crate) fn take(&self, count: u64) -> Taking {
+    pub(crate) fn take(&self, count: u64) -> Reservation {
         let Taken { last, ticket } = &self.taken.0;
         let first = last.load(Ordering::Relaxed) + 1;
         last.store(first + count - 1, Ordering::Relaxed);
         let number = ticket.load(Ordering::Relaxed);
         ticket.store(number + 1, Ordering::Relaxed);
-        Taking {
+        Reservation {
             first,
             last: first + count - 1,
             ticket: number,
@@ -126,12 +126,12 @@ impl Sequencer {
         self.shown.0.visible.load(Ordering::Acquire)
     }
 
-    /// Marks the batch of `taking` as inserted and waits until it is visible, after all batches
+    /// Marks the batch of `reservation` as inserted and waits until it is visible, after all batches
     /// before it. Returns `false` if another writer has failed. The batch may still become visible,
     /// as it may after a reopen: its record is in the log.
     #[must_use]
-    pub(crate) fn publish(&self, taking: &Taking) -> bool {
-        let Taking { last, ticket, .. } = *taking;
+    pub(crate) fn publish(&self, reservation: &Reservation) -> bool {
+        let Reservation { last, ticket, .. } = *reservation;
         let Shown { visible, head } = &self.shown.0;
         if head.load(Ordering::Acquire) == ticket {
             // No other thread raises `head` from here, since there is no mark. `visible` is stored
@@ -211,7 +211,7 @@ impl Sequencer {
         true
     }
 
-    /// Records that a writer failed between taking its numbers and publishing them.
+    /// Records that a writer failed between reservation its numbers and publishing them.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::Release);
     }
@@ -250,13 +250,13 @@ mod tests {
                     let mut rng = fastrand::Rng::with_seed(writer);
                     for _ in 0..BATCHES {
                         let count = rng.u64(1..4);
-                        let taking = {
+                        let reservation = {
                             let _guard = commit.lock().unwrap();
-                            let taking = sequencer.take(count);
-                            assert_eq!(sequencer.last_taken(), taking.last);
-                            taking
+                            let reservation = sequencer.take(count);
+                            assert_eq!(sequencer.last_taken(), reservation.last);
+                            reservation
                         };
-                        let last = taking.last;
+                        let last = reservation.last;
                         let first = last + 1 - count;
                         if rng.u32(..50) == 0 {
                             std::thread::yield_now();
@@ -264,7 +264,7 @@ mod tests {
                         for seq in first..first + count {
                             inserted[seq as usize].store(last, Ordering::Relaxed);
                         }
-                        assert!(sequencer.publish(&taking));
+                        assert!(sequencer.publish(&reservation));
                         assert!(sequencer.visible() >= last);
                     }
                     all_done.fetch_add(1, Ordering::Release);
@@ -292,10 +292,10 @@ mod tests {
     fn a_broken_sequencer_hangs_nobody() {
         for round in 0..50 {
             let sequencer = Sequencer::default();
-            let takings: Vec<Taking> = (0..6).map(|_| sequencer.take(2)).collect();
+            let reservations: Vec<Reservation> = (0..6).map(|_| sequencer.take(2)).collect();
             let (send, results) = channel();
             std::thread::scope(|scope| {
-                for (writer, taking) in takings.iter().enumerate() {
+                for (writer, reservation) in reservations.iter().enumerate() {
                     let (sequencer, send) = (&sequencer, send.clone());
                     scope.spawn(move || {
                         let published = if writer == 3 {
@@ -307,7 +307,7 @@ mod tests {
                         } else {
                             // Earlier writers may see the failure as well, if it happens while they
                             // wait for one another.
-                            sequencer.publish(taking)
+                            sequencer.publish(reservation)
                         };
                         send.send((writer, published)).unwrap();
                     });

@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::parts::batch::Batch;
-use crate::parts::sequence::{Sequencer, Taking};
+use crate::parts::sequence::{Reservation, Sequencer};
 use crate::types::{Durability, SeqNo};
 
 use super::job::Job;
@@ -35,7 +35,7 @@ pub(crate) enum Written<'f> {
 /// If it is dropped before, the store stops: no later number could become visible.
 pub(crate) struct Pending<'f> {
     sequencer: &'f Sequencer,
-    taking: Taking,
+    reservation: Reservation,
     /// The memtable that has it.
     pub(crate) memtable: u64,
     /// Whether the memtable has just filled so far that a spare should be made.
@@ -48,10 +48,14 @@ pub(crate) struct Pending<'f> {
 
 impl<'f> Pending<'f> {
     /// Creates the write that has these numbers.
-    pub(crate) fn new(sequencer: &'f Sequencer, taking: Taking, memtable: u64) -> Pending<'f> {
+    pub(crate) fn new(
+        sequencer: &'f Sequencer,
+        reservation: Reservation,
+        memtable: u64,
+    ) -> Pending<'f> {
         Pending {
             sequencer,
-            taking,
+            reservation,
             memtable,
             spare_due: false,
             needs_view: false,
@@ -63,7 +67,7 @@ impl<'f> Pending<'f> {
     pub(crate) fn publish(mut self) -> bool {
         self.is_published = true;
         // PERSIST: the record is in its log since the front took the write (W3).
-        self.sequencer.publish(&self.taking)
+        self.sequencer.publish(&self.reservation)
     }
 }
 
@@ -137,7 +141,7 @@ pub(crate) trait Front: Send + Sync {
     /// the memtable, as `rotate` does, so that the active one has no entry below `upto`. Returns
     /// `None`, with nothing taken, if there is no spare for that. The view must show the memtable
     /// before any write goes to it.
-    fn reserve(&self, upto: SeqNo) -> Result<Option<(Taking, WritersHeld<'_>)>>;
+    fn reserve(&self, upto: SeqNo) -> Result<Option<(Reservation, WritersHeld<'_>)>>;
     /// Returns the deletes in the active memtable, which free nothing before it is flushed.
     fn active_deletes(&self) -> Deletes;
     /// Returns whether at least half of the entries in all memtables are deletes.

@@ -38,7 +38,7 @@ use crate::canary::{self, Canary, failpoint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
-use crate::parts::sequence::Taking;
+use crate::parts::sequence::Reservation;
 use crate::stages::{
     Deletes, Form, Front, FrontShape, Job, ListImage, Pending, Replay, Rotated, Sealed, Shared,
     Source, Sources, Spares, WritersHeld, Written,
@@ -336,7 +336,7 @@ impl Front for WalMemtable {
         }
     }
 
-    fn reserve(&self, upto: SeqNo) -> Result<Option<(Taking, WritersHeld<'_>)>> {
+    fn reserve(&self, upto: SeqNo) -> Result<Option<(Reservation, WritersHeld<'_>)>> {
         let sequencer = &self.shared.sequencer;
         let commit = self.commit.lock();
         let first = sequencer.last_taken() + 1;
@@ -349,8 +349,8 @@ impl Front for WalMemtable {
         if self.rotate_held(None).is_none() {
             return Ok(None);
         }
-        let taking = sequencer.take(upto - first + 1);
-        Ok(Some((taking, WritersHeld { _lock: commit })))
+        let reservation = sequencer.take(upto - first + 1);
+        Ok(Some((reservation, WritersHeld { _lock: commit })))
     }
 
     fn active_deletes(&self) -> Deletes {
