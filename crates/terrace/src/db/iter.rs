@@ -22,7 +22,7 @@ use crate::parts::key::Target;
 use crate::parts::key::compare_keys;
 use crate::parts::memory::Lease;
 use crate::parts::ranges::RangeSet;
-use crate::parts::snapshots::Moment;
+use crate::parts::snapshots::ReadPoint;
 use crate::types::{EntryKind, SeqNo};
 
 use super::Handle;
@@ -139,7 +139,7 @@ impl Iter {
         engine: &Arc<Engine>,
         keyspace: u32,
         bounds: Bounds,
-        Moment { seq, time }: Moment,
+        ReadPoint { seq, time }: ReadPoint,
     ) -> Result<Iter> {
         let view = engine.views.hold();
         let cursor = cursor_over(&view);

@@ -283,12 +283,12 @@ fn has_any(source: &dyn Source, keyspace: u32) -> Result<bool> {
 }
 
 fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {
-    let moment = engine.register_moment();
+    let point = engine.register_moment();
     Iter::new(
         engine,
         SYSTEM_KEYSPACE,
         Bounds::prefix(prefix.as_bytes()),
-        moment,
+        point,
     )
 }
 

@@ -356,10 +356,10 @@ impl Db {
 
     pub(super) fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
         self.engine().check_open()?;
-        let moment = self.engine().register_moment();
+        let point = self.engine().register_moment();
         let trace = self.0.trace.as_ref();
         let trace = trace.and_then(|trace| ScanTrace::of(trace, keyspace, &bounds));
-        let iter = Iter::new(self.engine(), keyspace, bounds, moment)?;
+        let iter = Iter::new(self.engine(), keyspace, bounds, point)?;
         let mut iter = iter.keep_open(&self.0);
         iter.record_to(trace);
         Ok(iter)

@@ -8,7 +8,7 @@ use crate::db::iter::{ExpiringValue, Iter, with_expiry};
 use crate::db::{Handle, Keyspace};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::parts::snapshots::Moment;
+use crate::parts::snapshots::ReadPoint;
 use crate::types::DEFAULT_KEYSPACE;
 
 /// A moment of the database: reads through it see exactly what was visible then, including entries
@@ -22,7 +22,7 @@ pub struct Snapshot(Arc<Registration>);
 struct Registration {
     /// Keeps the database open.
     handle: Arc<Handle>,
-    moment: Moment,
+    point: ReadPoint,
 }
 
 impl Drop for Registration {
@@ -32,16 +32,16 @@ impl Drop for Registration {
             // Another thread may have held the list's lock when this process was forked.
             return;
         }
-        engine.shared.snapshots.release(self.moment.seq);
+        engine.shared.snapshots.release(self.point.seq);
     }
 }
 
 impl Snapshot {
     pub(super) fn new(handle: &Arc<Handle>) -> Snapshot {
-        let moment = handle.engine.register_moment();
+        let point = handle.engine.register_moment();
         Snapshot(Arc::new(Registration {
             handle: Arc::clone(handle),
-            moment,
+            point,
         }))
     }
 
@@ -52,13 +52,13 @@ impl Snapshot {
     /// Returns the value of `key` in the default keyspace at this moment.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.engine()
-            .get(DEFAULT_KEYSPACE, key.as_ref(), Some(self.0.moment))
+            .get(DEFAULT_KEYSPACE, key.as_ref(), Some(self.0.point))
     }
 
     /// Returns the value of `key` in `keyspace` at this moment.
     pub fn get_in(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.engine()
-            .get(self.own(keyspace)?, key.as_ref(), Some(self.0.moment))
+            .get(self.own(keyspace)?, key.as_ref(), Some(self.0.point))
     }
 
     /// Returns the value of `key` in the default keyspace, and its expiry.
@@ -76,15 +76,15 @@ impl Snapshot {
     }
 
     fn find(&self, keyspace: u32, key: &[u8]) -> Result<Option<ExpiringValue>> {
-        let moment = Some(self.0.moment);
-        let found = self.engine().get_expiring(keyspace, key, moment)?;
+        let point = Some(self.0.point);
+        let found = self.engine().get_expiring(keyspace, key, point)?;
         Ok(found.map(with_expiry))
     }
 
     /// Returns the values of `keys` in the default keyspace.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        let moment = Some(self.0.moment);
-        self.engine().multi_get(DEFAULT_KEYSPACE, keys, moment)
+        let point = Some(self.0.point);
+        self.engine().multi_get(DEFAULT_KEYSPACE, keys, point)
     }
 
     /// Returns the values of `keys` in `keyspace`.
@@ -93,9 +93,9 @@ impl Snapshot {
         keyspace: &Keyspace,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let moment = Some(self.0.moment);
+        let point = Some(self.0.point);
         let keyspace = self.own(keyspace)?;
-        self.engine().multi_get(keyspace, keys, moment)
+        self.engine().multi_get(keyspace, keys, point)
     }
 
     /// Returns an iterator over all pairs of the default keyspace.
@@ -139,15 +139,15 @@ impl Snapshot {
     }
 
     fn scan(&self, keyspace: u32, bounds: Bounds) -> Result<Iter> {
-        let moment = self.0.moment;
-        self.engine().shared.snapshots.register_again(moment);
-        let iter = Iter::new(self.engine(), keyspace, bounds, moment)?;
+        let point = self.0.point;
+        self.engine().shared.snapshots.register_again(point);
+        let iter = Iter::new(self.engine(), keyspace, bounds, point)?;
         Ok(iter.keep_open(&self.0.handle))
     }
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Snapshot(at {})", self.0.moment.seq)
+        write!(f, "Snapshot(at {})", self.0.point.seq)
     }
 }

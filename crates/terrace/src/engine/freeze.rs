@@ -33,7 +33,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// A moment of a database.
 pub(crate) struct Frozen {
-    moment: Registered,
+    point: Registered,
     view: Arc<View>,
 }
 
@@ -62,12 +62,12 @@ impl Engine {
             let snapshots = &shared.snapshots;
             snapshots.register_number(&shared.sequencer, &shared.time)
         });
-        let moment = Registered {
+        let point = Registered {
             engine: Arc::clone(self),
             seq,
             dropped: shared.dropped.all(),
         };
-        Ok(Frozen { moment, view })
+        Ok(Frozen { point, view })
     }
 
     /// Moves all of `cursor` to the lowest stage, whose entries are all older, and takes the
@@ -152,7 +152,7 @@ impl Engine {
 impl Frozen {
     /// Returns the number of the moment.
     pub(crate) fn seq(&self) -> SeqNo {
-        self.moment.seq
+        self.point.seq
     }
 
     /// Returns the files that contain a part of it.
@@ -173,7 +173,7 @@ impl Frozen {
             moves_on: self.files().is_empty(),
             view: Some(self.view),
             merged: None,
-            moment: self.moment,
+            point: self.point,
             chunk: Vec::new(),
             at: 0,
             start: (0, Vec::new()),
@@ -198,7 +198,7 @@ struct Kept {
 /// A cursor over the versions visible at one moment. It fetches chunks, and releases the sources in
 /// between.
 pub(crate) struct FrozenCursor {
-    moment: Registered,
+    point: Registered,
     /// Whether nothing was in files. Then the current view can replace that of the moment, and the
     /// pool gets back what jobs have emptied.
     moves_on: bool,
@@ -234,7 +234,7 @@ impl FrozenCursor {
         self.at = 0;
         // BOUND: each turn advances the last key, or ends.
         while self.chunk.is_empty() && !self.ended {
-            let engine = Arc::clone(&self.moment.engine);
+            let engine = Arc::clone(&self.point.engine);
             engine.check_open()?;
             let view = self.view.take().unwrap_or_else(|| engine.views.hold());
             let mut positioned = true;
@@ -303,16 +303,16 @@ impl FrozenCursor {
                     entry.key.escape_ascii()
                 )));
             }
-            if entry.seq <= self.moment.seq && !seen {
+            if entry.seq <= self.point.seq && !seen {
                 self.last = Some((entry.keyspace, entry.key.to_vec()));
                 // The range delete, which is copied, also hides the entries in files that it may
                 // hide.
                 let deleted = ranges.is_some_and(|ranges| {
                     entry.keyspace < RANGE_DELETE_BIT
-                        && ranges.newest(entry.keyspace, entry.key, self.moment.seq)
+                        && ranges.newest(entry.keyspace, entry.key, self.point.seq)
                             > Some(entry.seq)
                 });
-                let dropped = &self.moment.dropped;
+                let dropped = &self.point.dropped;
                 if !deleted
                     && dropped
                         .binary_search(&(entry.keyspace & !RANGE_DELETE_BIT))

@@ -290,13 +290,13 @@ impl Engine {
         let unflushed = self.stages.unflushed_bytes(&self.shared);
         let flushes = unflushed > 0 && self.stages.front.sealed_count() > 0;
         let busy = flushes || self.jobs.is_busy();
-        let burdens = throttle::Burdens {
+        let backlogs = throttle::Backlogs {
             bottom: pressure,
             log_bytes: logs,
             unflushed_bytes: unflushed,
             spare: self.largest_needed(),
         };
-        self.throttle.headroom(&self.shared, burdens, busy)
+        self.throttle.headroom(&self.shared, backlogs, busy)
     }
 
     /// Builds and installs a view of the current state of the stages.

@@ -7,7 +7,7 @@ use crate::canary::{self, failpoint};
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past};
-use crate::parts::snapshots::Moment;
+use crate::parts::snapshots::ReadPoint;
 use crate::stages::{Lookup, Probe, Read, ReadStats, Shared};
 use crate::types::{DEFAULT_KEYSPACE, key_hash};
 
@@ -57,9 +57,9 @@ impl Engine {
         &self,
         keyspace: u32,
         key: &[u8],
-        moment: Option<Moment>,
+        point: Option<ReadPoint>,
     ) -> Result<Option<Vec<u8>>> {
-        let found = self.get_expiring(keyspace, key, moment)?;
+        let found = self.get_expiring(keyspace, key, point)?;
         Ok(found.map(|(value, _)| value))
     }
 
@@ -68,7 +68,7 @@ impl Engine {
         &self,
         keyspace: u32,
         key: &[u8],
-        moment: Option<Moment>,
+        point: Option<ReadPoint>,
     ) -> Result<Option<(Vec<u8>, Millis)>> {
         self.check_open()?;
         let mut stats = ReadStats::default();
@@ -80,9 +80,9 @@ impl Engine {
             at: 0,
             latest: false,
         };
-        let found = match moment {
+        let found = match point {
             None => self.get_newest(&mut probe, &mut stats),
-            Some(moment) => self.get_at(&mut probe, moment, &mut stats),
+            Some(point) => self.get_at(&mut probe, point, &mut stats),
         };
         self.check_still_open()?;
         // After the search: see `check_keyspace`.
@@ -118,9 +118,9 @@ impl Engine {
         }
         // Writers or the clock overtook every search. What is visible at a registered moment stays.
         probe.latest = false;
-        let moment = self.register_moment();
-        let found = self.get_at(probe, moment, stats);
-        self.shared.snapshots.release(moment.seq);
+        let point = self.register_moment();
+        let found = self.get_at(probe, point, stats);
+        self.shared.snapshots.release(point.seq);
         found
     }
 
@@ -128,7 +128,7 @@ impl Engine {
     fn get_at(
         &self,
         probe: &mut Probe<'_>,
-        Moment { seq, time }: Moment,
+        ReadPoint { seq, time }: ReadPoint,
         stats: &mut ReadStats,
     ) -> Result<Option<(Vec<u8>, Millis)>> {
         probe.at = seq;
@@ -212,16 +212,16 @@ impl Engine {
         &self,
         keyspace: u32,
         keys: &[K],
-        at: Option<Moment>,
+        at: Option<ReadPoint>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         self.check_open()?;
         let values = match at {
-            Some(moment) => self.multi_get_at(keyspace, keys, moment),
+            Some(point) => self.multi_get_at(keyspace, keys, point),
             None => {
                 // Registered, so that no job drops what is newest at this number meanwhile.
-                let moment = self.register_moment();
-                let values = self.multi_get_at(keyspace, keys, moment);
-                self.shared.snapshots.release(moment.seq);
+                let point = self.register_moment();
+                let values = self.multi_get_at(keyspace, keys, point);
+                self.shared.snapshots.release(point.seq);
                 values
             }
         };
@@ -234,7 +234,7 @@ impl Engine {
         &self,
         keyspace: u32,
         keys: &[K],
-        Moment { seq, time }: Moment,
+        ReadPoint { seq, time }: ReadPoint,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         // Sorted, so that sources divided into blocks answer neighbours together.
         let mut order: Vec<usize> = (0..keys.len()).collect();
@@ -288,21 +288,21 @@ impl Engine {
     }
 
     /// Registers a moment to read at; `SnapshotList::release` releases it.
-    pub(crate) fn register_moment(&self) -> Moment {
+    pub(crate) fn register_moment(&self) -> ReadPoint {
         let Shared {
             snapshots,
             sequencer,
             time,
             ..
         } = &*self.shared;
-        if let Some(moment) = snapshots.register(sequencer, time, LOOKS_MAX) {
-            return moment;
+        if let Some(point) = snapshots.register(sequencer, time, LOOKS_MAX) {
+            return point;
         }
         let _held = self.stages.front.hold_off_writers();
         // BOUND: meanwhile no number is taken, and only pending ones become visible.
         loop {
-            if let Some(moment) = snapshots.register(sequencer, time, u32::MAX) {
-                return moment;
+            if let Some(point) = snapshots.register(sequencer, time, u32::MAX) {
+                return point;
             }
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Throttle {
 
 /// Backlogs that limit writers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Burdens {
+pub(crate) struct Backlogs {
     /// How near the bottom is to stopping writers.
     pub(crate) bottom: Pressure,
     pub(crate) log_bytes: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Limits {
 
 /// The free bytes of one resource.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct Budget {
     free: u64,
     /// The bytes that drains in progress will have freed when they end, as far as they are done.
     pending_free: u64,
@@ -122,7 +122,7 @@ impl Limits {
     }
 }
 
-impl Room {
+impl Budget {
     fn is_short(&self) -> bool {
         self.free < self.limits.short
     }
@@ -151,7 +151,7 @@ pub(crate) enum Lack {
 /// The free space of all resources.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Headroom {
-    pool: Room,
+    pool: Budget,
     usage: PoolUsage,
     /// Whether no piece of the pool is large enough for another memtable, or for what moves,
     /// whatever the sum.
@@ -159,11 +159,11 @@ pub(crate) struct Headroom {
     /// Whether free space suffices for another memtable of a put, but no piece is long enough.
     needs_joining: bool,
     /// Log files.
-    logs: Option<Room>,
+    logs: Option<Budget>,
     /// The log bytes of the active memtable and of the spare.
     logs_needed: u64,
     /// Unwritten bytes of memtables.
-    memtables: Room,
+    memtables: Budget,
 }
 
 impl Headroom {
@@ -258,8 +258,8 @@ impl Throttle {
 
     /// Returns the free space and the other backlogs. Also sets the rate of writers accordingly.
     /// `busy`: background work has something to do.
-    pub(crate) fn headroom(&self, shared: &Shared, burdens: Burdens, busy: bool) -> Headroom {
-        let room = |limits: Limits, used: u64, pending_free: u64| Room {
+    pub(crate) fn headroom(&self, shared: &Shared, backlogs: Backlogs, busy: bool) -> Headroom {
+        let budget = |limits: Limits, used: u64, pending_free: u64| Budget {
             free: limits.cap.saturating_sub(used),
             pending_free,
             limits,
@@ -270,23 +270,23 @@ impl Throttle {
         let usage = shared.pool.usage();
         let limits = self.pool.within(usage);
         let free = usage.limit.saturating_sub(usage.allocated);
-        let fits = limits.fits(usage, burdens.spare.extents);
+        let fits = limits.fits(usage, backlogs.spare.extents);
         let headroom = Headroom {
-            pool: Room {
+            pool: Budget {
                 free,
                 pending_free,
                 limits,
             },
-            memtables: room(self.memtables, burdens.unflushed_bytes, 0),
+            memtables: budget(self.memtables, backlogs.unflushed_bytes, 0),
             usage,
             logs_needed: 2 * self.log_bytes,
             in_pieces: !fits || usage.largest_free < limits.piece,
-            needs_joining: !fits && free >= limits.reserve + burdens.spare.pool(),
+            needs_joining: !fits && free >= limits.reserve + backlogs.spare.pool(),
             logs: self
                 .logs
-                .map(|limits| room(limits, burdens.log_bytes, pending_free)),
+                .map(|limits| budget(limits, backlogs.log_bytes, pending_free)),
         };
-        let pressures = headroom.pressures(burdens.bottom);
+        let pressures = headroom.pressures(backlogs.bottom);
         let most = pressures.into_iter().rev();
         let most = most.max_by(|(_, a), (_, b)| a.part.total_cmp(&b.part));
         let (reason, pressure) = most.unwrap_or(pressures[0]);
@@ -349,8 +349,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn room(limits: Limits, free: u64, pending_free: u64) -> Room {
-        Room {
+    fn budget(limits: Limits, free: u64, pending_free: u64) -> Budget {
+        Budget {
             free,
             pending_free,
             limits,
@@ -388,13 +388,13 @@ mod tests {
             );
             let mut last = 1.0;
             for step in 0..=1000 {
-                let part = room(limits, limits.cap / 1000 * step, 0).pressure().part;
+                let part = budget(limits, limits.cap / 1000 * step, 0).pressure().part;
                 assert!((0.0..=last).contains(&part), "{limits:?}: {part} at {step}");
                 last = part;
             }
-            assert_eq!(room(limits, from, 0).pressure().part, 0.0, "{limits:?}");
+            assert_eq!(budget(limits, from, 0).pressure().part, 0.0, "{limits:?}");
             if from > to {
-                assert_eq!(room(limits, to, 0).pressure().part, 1.0, "{limits:?}");
+                assert_eq!(budget(limits, to, 0).pressure().part, 1.0, "{limits:?}");
             }
         }
     }
@@ -406,9 +406,11 @@ mod tests {
         let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);
         let middle = (limits.slow.0 + limits.slow.1) / 2;
         assert!(middle - 256 * MIB >= limits.reserve, "{limits:?}");
-        let begun = room(limits, middle, 0).pressure().part;
+        let begun = budget(limits, middle, 0).pressure().part;
         assert!((begun - 0.5).abs() < 0.01, "{begun}");
-        let ended = room(limits, middle - 200 * MIB, 200 * MIB).pressure().part;
+        let ended = budget(limits, middle - 200 * MIB, 200 * MIB)
+            .pressure()
+            .part;
         assert!(
             (begun - ended).abs() < 0.01,
             "a drain on its way changes nothing: {ended}"
@@ -421,8 +423,8 @@ mod tests {
         let limits = Limits::drained(1 << 30, 64 * MIB, 64 * MIB, 256 * MIB);
         let memtables = memtable_limits(2, 64 * MIB);
         let headroom = |pool, logs| Headroom {
-            memtables: room(memtables, memtables.cap, 0),
-            pool: room(limits, pool, 0),
+            memtables: budget(memtables, memtables.cap, 0),
+            pool: budget(limits, pool, 0),
             usage: PoolUsage {
                 cap: limits.cap,
                 limit: limits.cap,
@@ -436,7 +438,7 @@ mod tests {
             in_pieces: false,
             needs_joining: false,
             logs_needed: 0,
-            logs: Some(room(limits, logs, 0)),
+            logs: Some(budget(limits, logs, 0)),
         };
         let bottom = |part| Pressure { part, range: 1 };
         let parts = |h: Headroom, b| h.pressures(bottom(b)).map(|(_, p)| p.part);

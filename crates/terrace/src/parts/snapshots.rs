@@ -15,7 +15,7 @@ use crate::types::SeqNo;
 
 /// A read point: entries up to a number that have not expired at a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(crate) struct ReadPoint {
     pub(crate) seq: SeqNo,
     pub(crate) time: Millis,
 }
@@ -47,24 +47,24 @@ impl SnapshotList {
         sequencer: &Sequencer,
         time: &Time,
         looks_max: u32,
-    ) -> Option<Moment> {
+    ) -> Option<ReadPoint> {
         // Read under the lock, so that a job that took the horizon before has the same or an
         // earlier time.
         let mut seqs = self.seqs.lock();
-        let moment = together(sequencer, time, looks_max)?;
-        hold(&mut seqs, moment);
-        Some(moment)
+        let point = together(sequencer, time, looks_max)?;
+        hold(&mut seqs, point);
+        Some(point)
     }
 
     /// Registers a number for readers that ignore expiry.
     pub(crate) fn register_number(&self, sequencer: &Sequencer, time: &Time) -> SeqNo {
         let mut seqs = self.seqs.lock();
-        let moment = Moment {
+        let point = ReadPoint {
             seq: sequencer.visible(),
             time: time.now(),
         };
-        hold(&mut seqs, moment);
-        moment.seq
+        hold(&mut seqs, point);
+        point.seq
     }
 
     /// Runs `f` while no snapshot can be registered: no snapshot before it sees the entries that it
@@ -75,8 +75,8 @@ impl SnapshotList {
     }
 
     /// Registers another holder of a moment that is already registered.
-    pub(crate) fn register_again(&self, moment: Moment) {
-        hold(&mut self.seqs.lock(), moment);
+    pub(crate) fn register_again(&self, point: ReadPoint) {
+        hold(&mut self.seqs.lock(), point);
     }
 
     /// Returns the current time or that of the oldest snapshot, whichever is earlier.
@@ -112,23 +112,23 @@ impl SnapshotList {
 
 /// Returns a number and a time that were current at the same instant; see
 /// [`SnapshotList::register`].
-fn together(sequencer: &Sequencer, time: &Time, looks_max: u32) -> Option<Moment> {
+fn together(sequencer: &Sequencer, time: &Time, looks_max: u32) -> Option<ReadPoint> {
     let mut seq = sequencer.visible();
     canary::linger(Canary::TimeLast);
     let mut now = time.now();
-    failpoint!(TimeLast => return Some(Moment { seq, time: now }));
+    failpoint!(TimeLast => return Some(ReadPoint { seq, time: now }));
     for _ in 0..looks_max {
         canary::linger(Canary::TimeFirst);
         let next = sequencer.visible();
         if next == seq || canary::breaks(Canary::TimeFirst) {
-            return Some(Moment {
+            return Some(ReadPoint {
                 seq: next,
                 time: now,
             });
         }
         let later = time.now();
         if later == now {
-            return Some(Moment {
+            return Some(ReadPoint {
                 seq: next,
                 time: now,
             });
@@ -138,7 +138,7 @@ fn together(sequencer: &Sequencer, time: &Time, looks_max: u32) -> Option<Moment
     None
 }
 
-fn hold(seqs: &mut BTreeMap<SeqNo, Held>, Moment { seq, time }: Moment) {
+fn hold(seqs: &mut BTreeMap<SeqNo, Held>, ReadPoint { seq, time }: ReadPoint) {
     let held = seqs.entry(seq).or_insert(Held { holders: 0, time });
     held.holders += 1;
     held.time = held.time.min(time);

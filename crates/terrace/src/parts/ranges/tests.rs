@@ -178,7 +178,7 @@ fn sets_have_what_some_read_needs() {
         let snapshots = SnapshotList::default();
         let sequencer = Sequencer::default();
         let time = Time::new(Arc::new(terrace_media::ManualClock::new()), 0);
-        let mut moments = Vec::new();
+        let mut points = Vec::new();
         let mut visible = 0;
         for range in &all {
             live.add(
@@ -192,10 +192,10 @@ fn sets_have_what_some_read_needs() {
                 sequencer.start_after(visible);
             }
             if rng.u8(..4) == 0 {
-                moments.push(snapshots.register_number(&sequencer, &time));
+                points.push(snapshots.register_number(&sequencer, &time));
             }
-            if rng.u8(..8) == 0 && !moments.is_empty() {
-                let gone = moments.swap_remove(rng.usize(..moments.len()));
+            if rng.u8(..8) == 0 && !points.is_empty() {
+                let gone = points.swap_remove(rng.usize(..points.len()));
                 snapshots.release(gone);
             }
         }
@@ -207,7 +207,7 @@ fn sets_have_what_some_read_needs() {
         few += set.len();
         many += plain.set_above(|| None).unwrap().len();
         let stripes = snapshots.stripes();
-        let reads = moments.iter().copied().chain(visible..visible + 3);
+        let reads = points.iter().copied().chain(visible..visible + 3);
         for at in reads.chain([SEQ_MAX]) {
             for key in &keys {
                 let over = all.iter().filter(|r| r.seq <= at && r.has(1, key));
