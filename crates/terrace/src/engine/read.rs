@@ -14,9 +14,9 @@ use crate::types::{DEFAULT_KEYSPACE, key_hash};
 use super::Engine;
 use super::view::View;
 
-/// BOUND: a point read searches this often before it registers a moment.
+/// BOUND: a point read searches this often before it registers a read point.
 const SEARCHES_MAX: u32 = 8;
-/// How often the registration of a moment looks at number and time before it holds off writers.
+/// How often the registration of a read point looks at number and time before it holds off writers.
 const LOOKS_MAX: u32 = 64;
 
 /// Returns the entry of a key in the newest source that contains it.
@@ -51,7 +51,7 @@ fn value_at(
 }
 
 impl Engine {
-    /// Returns the value of `key`: the newest, or the newest that is visible at a `moment`.
+    /// Returns the value of `key`: the newest, or the newest that is visible at a read `point`.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -116,7 +116,7 @@ impl Engine {
                 return Ok(found);
             }
         }
-        // Writers or the clock overtook every search. What is visible at a registered moment stays.
+        // Writers or the clock overtook every search. What is visible at a registered read point stays.
         probe.latest = false;
         let point = self.register_moment();
         let found = self.get_at(probe, point, stats);
@@ -124,7 +124,7 @@ impl Engine {
         found
     }
 
-    /// Returns the value of a key at a registered moment.
+    /// Returns the value of a key at a registered read point.
     fn get_at(
         &self,
         probe: &mut Probe<'_>,
@@ -287,7 +287,7 @@ impl Engine {
         Ok(values)
     }
 
-    /// Registers a moment to read at; `SnapshotList::release` releases it.
+    /// Registers a read point; `SnapshotList::release` releases it.
     pub(crate) fn register_moment(&self) -> ReadPoint {
         let Shared {
             snapshots,

@@ -227,16 +227,16 @@ impl Inner {
             .because(e)
         };
         let region = self.list.region();
-        for room in relinker.space.rooms.values() {
+        for usage in relinker.space.extents.values() {
             region
-                .sync(room.extent.off(), room.used as usize)
+                .sync(usage.extent.off(), usage.used as usize)
                 .map_err(failed)?;
         }
-        for (off, room) in &relinker.space.rooms {
+        for (off, usage) in &relinker.space.extents {
             let Some(word) = region.word(off + SYNCED_AT) else {
                 continue;
             };
-            if word.swap(room.used, Ordering::Release) != room.used {
+            if word.swap(usage.used, Ordering::Release) != usage.used {
                 // PERSIST: the nodes before the word that vouches for them. Reversed, a rebuild
                 // would take pages that were never written for damage.
                 region.sync(*off, layout::HEADER_BYTES).map_err(failed)?;
@@ -275,7 +275,7 @@ impl Source for Inner {
         let entries = self.list.count_between(from, to)?;
         let live: u64 = relinker
             .space
-            .rooms
+            .extents
             .values()
             .map(|r| r.used.saturating_sub(r.dead))
             .sum();
@@ -325,7 +325,7 @@ impl Source for Inner {
         let relinker = self.relinker.lock();
         relinker
             .space
-            .rooms
+            .extents
             .values()
             .map(|r| r.used.saturating_sub(r.dead))
             .sum()
@@ -416,11 +416,11 @@ impl Bottom for Repository {
     fn measure(&self, metrics: &mut Metrics) {
         let relinker = self.inner.relinker.lock();
         let mut bottom = BottomMetrics::default();
-        for room in relinker.space.rooms.values() {
+        for usage in relinker.space.extents.values() {
             bottom.extent_count += 1;
-            bottom.bytes += room.extent.len();
-            bottom.used_bytes += room.used;
-            bottom.dead_bytes += room.dead;
+            bottom.bytes += usage.extent.len();
+            bottom.used_bytes += usage.used;
+            bottom.dead_bytes += usage.dead;
         }
         metrics.bottom = bottom;
     }

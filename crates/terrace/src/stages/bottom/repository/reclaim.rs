@@ -15,7 +15,7 @@ use terrace_media::{Extent, Purpose};
 use super::absorb::end_of_keyspace;
 use super::layout::EXTENT;
 use super::layout::HEADER_BYTES;
-use super::space::Room;
+use super::space::ExtentUsage;
 use super::{Inner, Relinker};
 use crate::error::Result;
 use crate::parts::expiry::Millis;
@@ -64,17 +64,17 @@ pub(super) fn next(inner: &Arc<Inner>, urgency: Urgency) -> Result<Option<Box<dy
         }
     };
     let resume = relinker.resume.take();
-    let resume = resume.and_then(|off| relinker.space.rooms.get(&off));
+    let resume = resume.and_then(|off| relinker.space.extents.get(&off));
     let emptiest = || {
         let worth = worth_emptying(inner, &relinker, least);
         worth
             .max_by_key(|(percent, _)| *percent)
-            .map(|(_, room)| room)
+            .map(|(_, usage)| usage)
     };
-    let Some(room) = resume.or_else(emptiest) else {
+    let Some(usage) = resume.or_else(emptiest) else {
         return Ok(None);
     };
-    let (extent, used) = (Arc::clone(&room.extent), room.used);
+    let (extent, used) = (Arc::clone(&usage.extent), usage.used);
     Ok(Some(empty(inner, &mut relinker, extent, used)))
 }
 
@@ -83,16 +83,16 @@ fn worth_emptying<'r>(
     inner: &Inner,
     relinker: &'r Relinker,
     least: u64,
-) -> impl Iterator<Item = (u64, &'r Room)> {
+) -> impl Iterator<Item = (u64, &'r ExtentUsage)> {
     // While snapshots are held, nodes that they retain count as dead but would only be copied
     // around.
     let held = inner.shared.snapshots.count() > 0;
     let horizon = inner.shared.horizon();
-    let usage = inner.shared.pool.usage();
-    let rooms = relinker.space.rooms.values();
-    rooms
-        .filter(move |room| room.has_garbage(horizon) && room.may_move(usage))
-        .map(move |room| (room.dead_percent(held, horizon), room))
+    let pool = inner.shared.pool.usage();
+    let extents = relinker.space.extents.values();
+    extents
+        .filter(move |usage| usage.has_garbage(horizon) && usage.may_move(pool))
+        .map(move |usage| (usage.dead_percent(held, horizon), usage))
         .filter(move |(percent, _)| *percent >= least)
 }
 
@@ -117,11 +117,11 @@ pub(super) fn next_to_join(inner: &Arc<Inner>) -> Result<Option<Box<dyn Job>>> {
     if relinker.reclaiming.is_some() || relinker.resume.is_some() {
         return Ok(None);
     }
-    let rooms = relinker.space.rooms.iter().rev();
-    let rooms: Vec<_> = rooms
-        .map(|(&off, room)| (off, Arc::clone(&room.extent), room.used))
+    let extents = relinker.space.extents.iter().rev();
+    let extents: Vec<_> = extents
+        .map(|(&off, usage)| (off, Arc::clone(&usage.extent), usage.used))
         .collect();
-    for (off, extent, used) in rooms {
+    for (off, extent, used) in extents {
         if relinker
             .space
             .extend_below(&inner.shared, used - HEADER_BYTES as u64, off)?
@@ -503,8 +503,8 @@ mod tests {
             insert(&inner, &[key]);
         }
         remove(&inner, &[1]);
-        assert_eq!(inner.relinker.lock().space.rooms.len(), 1);
-        let first = *inner.relinker.lock().space.rooms.keys().next().unwrap();
+        assert_eq!(inner.relinker.lock().space.extents.len(), 1);
+        let first = *inner.relinker.lock().space.extents.keys().next().unwrap();
 
         // Space for two of the four nodes.
         let piece = 2 * (LEN as u64 + 200) + HEADER_BYTES as u64;
@@ -522,7 +522,7 @@ mod tests {
         let done = run(job);
         assert!(done.edit.changes.is_empty());
         assert_eq!(keys(&inner), [2, 3, 4, 5]);
-        let dead = inner.relinker.lock().space.rooms[&first].dead;
+        let dead = inner.relinker.lock().space.extents[&first].dead;
         assert!(
             (3 * LEN as u64..4 * LEN as u64).contains(&dead),
             "{dead} bytes are dead"
@@ -532,7 +532,7 @@ mod tests {
 
         // A rebuild takes every node that is not marked.
         let region = inner.list.region();
-        let end = first + inner.relinker.lock().space.rooms[&first].used;
+        let end = first + inner.relinker.lock().space.extents[&first].used;
         let mut walk = Walk::new(region, first + HEADER_BYTES as u64, end);
         let mut unmarked = Vec::new();
         while let Some(node) = walk.next_node().unwrap() {
@@ -546,7 +546,7 @@ mod tests {
         let done = run(next(&inner, Urgency::Space).unwrap().unwrap());
         assert_eq!(done.entries, 2);
         (done.apply)();
-        assert!(!inner.relinker.lock().space.rooms.contains_key(&first));
+        assert!(!inner.relinker.lock().space.extents.contains_key(&first));
         assert_eq!(keys(&inner), [2, 3, 4, 5]);
     }
 }

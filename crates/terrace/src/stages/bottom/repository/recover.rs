@@ -115,10 +115,10 @@ pub(crate) fn recover(
     }
     let reclaiming_word = read(&head, RECLAIMING_AT);
     let mut moved = HashMap::new();
-    let interrupted = space.rooms.get(&reclaiming_word).filter(|_| !links_lost);
+    let interrupted = space.extents.get(&reclaiming_word).filter(|_| !links_lost);
     let resume = match interrupted {
-        Some(room) => {
-            find_moved(&list, &room.extent, room.used, &mut moved)?;
+        Some(usage) => {
+            find_moved(&list, &usage.extent, usage.used, &mut moved)?;
             Some(reclaiming_word)
         }
         None => None,
@@ -176,7 +176,7 @@ impl Inner {
             let word = region.word(off + SYNCED_AT);
             word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
         };
-        let mut extents = relinker.space.rooms.keys().copied();
+        let mut extents = relinker.space.extents.keys().copied();
         if self.shared.pool.medium() == Medium::Mapped {
             // CRASH: some extents have it and others do not. Nothing was added to the latter, so
             // `used` is right.
@@ -233,26 +233,26 @@ fn rebuild_links(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64> {
     let region = list.region().clone();
-    let total: u64 = space.rooms.values().map(|room| room.used).sum();
+    let total: u64 = space.extents.values().map(|usage| usage.used).sum();
     let mut nodes = Vec::new();
     let mut done = 0;
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
-    for (&off, room) in &mut space.rooms {
+    for (&off, usage) in &mut space.extents {
         // Nodes after that are still in the buffer, or in the extent they were copied from. `used`
         // vouches for nothing: its page may be newer than the pages of the nodes that it counts,
         // which then have nodes of an earlier use of the space.
         let end = off
-            + match read(&room.extent, SYNCED_AT) {
+            + match read(&usage.extent, SYNCED_AT) {
                 // Nothing was added to the extent on `Mapped`.
-                0 => room.used,
-                synced => synced.clamp(HEADER_BYTES as u64, room.extent.len()),
+                0 => usage.used,
+                synced => synced.clamp(HEADER_BYTES as u64, usage.extent.len()),
             };
         let mut walk = Walk::new(&region, off + HEADER_BYTES as u64, end);
-        room.forget_expiring();
+        usage.forget_expiring();
         let mut expiring = 0;
         loop {
             let Some(node) = walk.next_node()? else {
-                room.used = walk.position() - off;
+                usage.used = walk.position() - off;
                 break;
             };
             node.checked_value()?;
@@ -261,7 +261,7 @@ fn rebuild_links(
                 let expiry = expiry_of(&node)?;
                 if expiry != 0 {
                     let bytes = node.header.node_bytes() as u64;
-                    expiring = room.count_expiring(bytes, expiry);
+                    expiring = usage.count_expiring(bytes, expiry);
                 }
             }
             done += node.header.node_bytes() as u64;
@@ -272,7 +272,13 @@ fn rebuild_links(
         store(&region, off + EXPIRING_AT, expiring);
     }
     for (twin, kept) in sort_by_key(list, &mut nodes)? {
-        let extent_of = |node| space.rooms.range(..=node).next_back().map(|(&off, _)| off);
+        let extent_of = |node| {
+            space
+                .extents
+                .range(..=node)
+                .next_back()
+                .map(|(&off, _)| off)
+        };
         if extent_of(twin) == extent_of(kept) {
             // A reclaim copies from one extent to others. Here a page is in the place of another,
             // whose contents are lost.
@@ -284,15 +290,15 @@ fn rebuild_links(
         store(&region, link_at(twin, 0), LINK_DEAD);
     }
     for &off in &nodes {
-        if let Some((&at, _)) = space.rooms.range(..=off).next_back() {
+        if let Some((&at, _)) = space.extents.range(..=off).next_back() {
             *live.entry(at).or_insert(0) += list.node(off)?.header.node_bytes() as u64;
         }
     }
-    for (off, room) in &mut space.rooms {
-        let nodes_bytes = room.used - HEADER_BYTES as u64;
-        room.dead = nodes_bytes.saturating_sub(live.get(off).copied().unwrap_or(0));
-        store(&region, off + USED_AT, room.used);
-        store(&region, off + DEAD_AT, room.dead);
+    for (off, usage) in &mut space.extents {
+        let nodes_bytes = usage.used - HEADER_BYTES as u64;
+        usage.dead = nodes_bytes.saturating_sub(live.get(off).copied().unwrap_or(0));
+        store(&region, off + USED_AT, usage.used);
+        store(&region, off + DEAD_AT, usage.dead);
     }
     let count = nodes.len() as u64;
     walk::relink_sorted(&region, list.head(), nodes.into_iter())?;

@@ -16,7 +16,7 @@ use crate::parts::skiplist::fingers::Plan;
 use crate::stages::Shared;
 
 /// One extent of the repository.
-pub(super) struct Room {
+pub(super) struct ExtentUsage {
     pub(super) extent: Arc<Extent>,
     pub(super) used: u64,
     pub(super) dead: u64,
@@ -37,7 +37,7 @@ pub(super) struct Room {
 /// All extents by offset, and the one that nodes are appended to.
 #[derive(Default)]
 pub(super) struct Space {
-    pub(super) rooms: BTreeMap<u64, Room>,
+    pub(super) extents: BTreeMap<u64, ExtentUsage>,
     current: Option<u64>,
     /// The number of extents removed since the database was opened.
     pub(super) removed: u64,
@@ -53,7 +53,7 @@ impl Space {
     pub(super) fn adopt(&mut self, extent: Arc<Extent>, used: u64, dead: u64, expiring: u64) {
         let off = extent.off();
         let (expiring, expiry_last) = layout::decode_expiring(expiring);
-        let room = Room {
+        let usage = ExtentUsage {
             extent,
             used,
             dead,
@@ -65,11 +65,11 @@ impl Space {
             dead_changed: false,
             expiring_changed: false,
         };
-        let emptier = match self.current.and_then(|at| self.rooms.get(&at)) {
-            Some(current) => room.free() > current.free(),
+        let emptier = match self.current.and_then(|at| self.extents.get(&at)) {
+            Some(current) => usage.free() > current.free(),
             None => true,
         };
-        self.rooms.insert(off, room);
+        self.extents.insert(off, usage);
         if emptier {
             self.current = Some(off);
         }
@@ -96,23 +96,23 @@ impl Space {
         purpose: Purpose,
     ) -> Result<Option<u64>> {
         let bytes = bytes as u64;
-        let fits = |room: &Room| room.free() >= bytes;
+        let fits = |usage: &ExtentUsage| usage.free() >= bytes;
         let large = bytes > shared.options.bottom.extent_bytes / 4;
         let at = match self.current {
-            Some(at) if self.rooms.get(&at).is_some_and(fits) => at,
+            Some(at) if self.extents.get(&at).is_some_and(fits) => at,
             // A large node gets its own extent and the current one stays open for others.
             _ => match self.extend(shared, bytes, large, purpose)? {
                 Some(at) => at,
                 None => return Ok(None),
             },
         };
-        let Some(room) = self.rooms.get_mut(&at) else {
+        let Some(usage) = self.extents.get_mut(&at) else {
             return Ok(None);
         };
-        let off = at + room.used;
-        room.used += bytes;
-        if !room.used_changed {
-            room.used_changed = true;
+        let off = at + usage.used;
+        usage.used += bytes;
+        if !usage.used_changed {
+            usage.used_changed = true;
             self.changed.push(at);
         }
         Ok(Some(off))
@@ -120,8 +120,8 @@ impl Space {
 
     /// Writes `bytes` to `off`, where they were claimed, to be fenced by the caller.
     pub(super) fn stream(&self, off: u64, bytes: &[u8], purpose: Purpose) -> Result<()> {
-        let room = self.rooms.range(..=off).next_back();
-        let claim = room.and_then(|(at, room)| room.extent.claim(off - at, bytes.len()));
+        let usage = self.extents.range(..=off).next_back();
+        let claim = usage.and_then(|(at, usage)| usage.extent.claim(off - at, bytes.len()));
         let Some(mut claim) = claim else {
             return Err(Error::corruption(format!(
                 "the repository extent that has the pool offset {off:#x} is shorter than its \
@@ -169,9 +169,9 @@ impl Space {
     /// Ensures that nodes of `bytes` can be appended before the offset `limit`. Returns false if
     /// there is no free place for them.
     pub(super) fn extend_below(&mut self, shared: &Shared, bytes: u64, limit: u64) -> Result<bool> {
-        let has_room = |room: &Room| room.free() >= bytes;
+        let has_room = |usage: &ExtentUsage| usage.free() >= bytes;
         let current = self.current.filter(|&at| at < limit);
-        if current.is_some_and(|at| self.rooms.get(&at).is_some_and(has_room)) {
+        if current.is_some_and(|at| self.extents.get(&at).is_some_and(has_room)) {
             return Ok(true);
         }
         let alone = bytes + HEADER_BYTES as u64;
@@ -212,7 +212,7 @@ impl Space {
         shared.manifest.commit(Edit::of(added))?;
         let off = extent.off();
         let used = HEADER_BYTES as u64;
-        let room = Room {
+        let usage = ExtentUsage {
             extent,
             used,
             dead: 0,
@@ -224,32 +224,32 @@ impl Space {
             dead_changed: false,
             expiring_changed: false,
         };
-        self.rooms.insert(off, room);
+        self.extents.insert(off, usage);
         Ok(off)
     }
 
     /// Records the expiry of a node of `bytes` at `off` that was just placed.
     pub(super) fn expires(&mut self, off: u64, bytes: u64, expiry: Millis) {
-        let Some((_, room)) = self.room_of(off) else {
+        let Some((_, usage)) = self.room_of(off) else {
             return;
         };
-        room.count_expiring(bytes, expiry);
+        usage.count_expiring(bytes, expiry);
         // Its `used` has changed, so its words are planned anyway.
-        room.expiring_changed = true;
+        usage.expiring_changed = true;
     }
 
     /// Counts a node of `bytes` at `off`, just unlinked, as dead.
     pub(super) fn bury(&mut self, off: u64, bytes: u64) {
         let counted = self.retained.remove(&off);
-        let Some((at, room)) = self.room_of(off) else {
+        let Some((at, usage)) = self.room_of(off) else {
             return;
         };
         if counted {
-            room.retained = room.retained.saturating_sub(bytes);
+            usage.retained = usage.retained.saturating_sub(bytes);
             return;
         }
-        room.dead += bytes;
-        if !std::mem::replace(&mut room.dead_changed, true) {
+        usage.dead += bytes;
+        if !std::mem::replace(&mut usage.dead_changed, true) {
             self.changed.push(at);
         }
     }
@@ -259,20 +259,20 @@ impl Space {
         if !self.retained.insert(off) {
             return;
         }
-        let Some((at, room)) = self.room_of(off) else {
+        let Some((at, usage)) = self.room_of(off) else {
             return;
         };
-        room.dead += bytes;
-        room.retained += bytes;
-        if !std::mem::replace(&mut room.dead_changed, true) {
+        usage.dead += bytes;
+        usage.retained += bytes;
+        if !std::mem::replace(&mut usage.dead_changed, true) {
             self.changed.push(at);
         }
     }
 
     /// Notes that the pool had no place for a node of the extent at `off`.
-    pub(super) fn refuse(&mut self, off: u64, usage: PoolUsage) {
-        if let Some(room) = self.rooms.get_mut(&off) {
-            room.refused = Some((usage.free, usage.largest_free));
+    pub(super) fn refuse(&mut self, off: u64, pool: PoolUsage) {
+        if let Some(usage) = self.extents.get_mut(&off) {
+            usage.refused = Some((pool.free, pool.largest_free));
         }
     }
 
@@ -281,20 +281,20 @@ impl Space {
         self.retained.contains(&off)
     }
 
-    fn room_of(&mut self, off: u64) -> Option<(u64, &mut Room)> {
-        self.rooms
+    fn room_of(&mut self, off: u64) -> Option<(u64, &mut ExtentUsage)> {
+        self.extents
             .range_mut(..=off)
             .next_back()
-            .map(|(&at, room)| (at, room))
+            .map(|(&at, usage)| (at, usage))
     }
 
     /// Forgets the extent at `off`, whose nodes have all been moved or unlinked.
     pub(super) fn remove(&mut self, off: u64) {
         self.removed += 1;
-        if let Some(room) = self.rooms.remove(&off) {
+        if let Some(usage) = self.extents.remove(&off) {
             let inside: Vec<u64> = self
                 .retained
-                .range(off..off + room.extent.len())
+                .range(off..off + usage.extent.len())
                 .copied()
                 .collect();
             for node in inside {
@@ -312,24 +312,24 @@ impl Space {
     /// Plans the header words that have changed.
     pub(super) fn plan_words(&mut self, plan: &mut impl Plan) {
         for at in self.changed.drain(..) {
-            let Some(room) = self.rooms.get_mut(&at) else {
+            let Some(usage) = self.extents.get_mut(&at) else {
                 continue;
             };
-            if std::mem::take(&mut room.used_changed) {
-                plan.store(at + USED_AT, room.used);
+            if std::mem::take(&mut usage.used_changed) {
+                plan.store(at + USED_AT, usage.used);
             }
-            if std::mem::take(&mut room.dead_changed) {
-                plan.store(at + DEAD_AT, room.dead);
+            if std::mem::take(&mut usage.dead_changed) {
+                plan.store(at + DEAD_AT, usage.dead);
             }
-            if std::mem::take(&mut room.expiring_changed) {
-                let word = layout::encode_expiring(room.expiring, room.expiry_last);
+            if std::mem::take(&mut usage.expiring_changed) {
+                let word = layout::encode_expiring(usage.expiring, usage.expiry_last);
                 plan.store(at + EXPIRING_AT, word);
             }
         }
     }
 }
 
-impl Room {
+impl ExtentUsage {
     fn free(&self) -> u64 {
         self.extent.len() - self.used
     }
