@@ -26,7 +26,7 @@ use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::sstable::FileMeta;
-use crate::stages::names::table_file_name;
+use crate::stages::file_names::table_file_name;
 use crate::stages::{Folder, Shared};
 use crate::types::{Durability, EntryKind, SeqNo};
 

@@ -35,7 +35,7 @@ use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest};
 use crate::parts::redo::RedoArea;
 use crate::parts::reserve::reserve_owner;
 use crate::stages::Shared;
-use crate::stages::names::{is_log_of, is_table_of, log_file_id, table_file_number};
+use crate::stages::file_names::{is_log_of, is_table_of, log_file_id, table_file_number};
 use crate::types::{DbId, draft_owner};
 
 /// The first bytes of a pool.
@@ -120,7 +120,7 @@ fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Opt
         Some("a log")
     } else if let Some(number) = table_file_number(name) {
         // Another program may use the same name.
-        let owner = crate::stages::names::table_file_owner(fs, &path);
+        let owner = crate::stages::file_names::table_file_owner(fs, &path);
         owner.is_some_and(|(_, n)| n == number).then_some("a table")
     } else if draft_owner(name).is_some() {
         Some("a draft")

@@ -26,7 +26,7 @@ use crate::options::{MEMTABLE_BYTES_SMALL, PAGE_BYTES};
 use crate::parts::manifest::LogPlace;
 use crate::parts::sstable::FileMeta;
 use crate::stages::Shared;
-use crate::stages::names::log_file_name;
+use crate::stages::file_names::log_file_name;
 
 /// Logs take at most 1/`LOGS` of the disk.
 const LOGS: u64 = 4;

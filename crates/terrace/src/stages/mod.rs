@@ -28,7 +28,7 @@
 //! | `spare.rs`, `replay.rs` | optional services of a front: memtables made ahead of need, replay of logs |
 //! | `survival.rs` | the part of a database that outlives the process, which decides when a log goes |
 //! | `need.rs` | how urgently space is needed, and how near a stage is to stopping writers |
-//! | `shared.rs`, `names.rs` | state shared by all stages: pool, manifest, numbers, time; files in the database's directory |
+//! | `shared.rs`, `file_names.rs` | state shared by all stages: pool, manifest, numbers, time; files in the database's directory |
 //!
 //! The engine knows these contracts and no stage; a stage knows its neighbours' contracts and no
 //! other stage; only `designs/` names stages together. A new stage is a directory next to the
@@ -37,9 +37,9 @@
 pub(crate) mod bottom;
 pub(crate) mod buffer;
 mod drain;
+pub(crate) mod file_names;
 pub(crate) mod front;
 mod job;
-pub(crate) mod names;
 mod need;
 mod replay;
 pub(crate) mod salvage;

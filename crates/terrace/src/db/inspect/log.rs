@@ -11,7 +11,7 @@ use crate::parts::log::salvage::{self, Piece, Salvaged};
 use crate::parts::log::{LogEntry, RecordView};
 use crate::parts::manifest::LogPlace as NamedPlace;
 use crate::parts::ranges::layout as ranges;
-use crate::stages::names::log_file_id;
+use crate::stages::file_names::log_file_id;
 use crate::types::EntryKind;
 
 /// One piece of a log, in the order of the file.

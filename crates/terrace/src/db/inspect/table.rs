@@ -7,7 +7,7 @@ use terrace_media::{FileSystem, OsFs};
 use super::{Entry, Finding, Kept, Kind, LostKeys};
 use crate::error::{Error, Result};
 use crate::parts::sstable::{self, BlockKind, Piece, Salvaged};
-use crate::stages::names::table_file_number;
+use crate::stages::file_names::table_file_number;
 
 /// One piece of a table file: blocks, each after its contents, in file order except for the
 /// properties, which come first.

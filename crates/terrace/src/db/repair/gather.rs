@@ -18,7 +18,7 @@ use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::sstable;
 use crate::parts::sstable::{FileMeta, TABLE_FILE};
-use crate::stages::names::log_file_name;
+use crate::stages::file_names::log_file_name;
 use crate::types::{EntryKind, SeqNo};
 
 /// Takes the number of bytes that were read.
@@ -139,7 +139,7 @@ pub(super) fn tables(
     {
         let path = source
             .dir
-            .join(crate::stages::names::table_file_name(meta.number));
+            .join(crate::stages::file_names::table_file_name(meta.number));
         let note = "the manifest names it, and there is no such file";
         let place = (path.clone(), None, meta.number);
         findings.part("table", place, PartState::Missing, 0, note);

@@ -24,7 +24,7 @@ use crate::parts::manifest::layout::{
 use crate::parts::manifest::salvage::{Piece, Salvaged, salvage};
 use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, LogPlace, State};
 use crate::parts::sstable::{FileMeta, TABLE_FILE};
-use crate::stages::names::{log_file_id, table_file_number};
+use crate::stages::file_names::{log_file_id, table_file_number};
 use crate::types::DbId;
 
 /// Manifests in a pool begin at multiples of this, the smallest granule.

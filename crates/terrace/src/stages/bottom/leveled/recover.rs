@@ -7,7 +7,7 @@ use super::version::{Table, Version, file_name};
 use super::{Inner, Leveled, TableStore};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
-use crate::stages::names::{is_table_of, table_file_number};
+use crate::stages::file_names::{is_table_of, table_file_number};
 use crate::stages::{Folder, FrontShape, Shared};
 
 /// Opens the bottom over the tables that the manifest names; `front` are the sizes of the stage

@@ -12,7 +12,7 @@ use crate::parts::memory::Memory;
 use crate::parts::ranges::{Fragments, Keep, Key, RangeDelete};
 use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::SsTable;
-pub(super) use crate::stages::names::table_file_name as file_name;
+pub(super) use crate::stages::file_names::table_file_name as file_name;
 
 use super::TableStore;
 

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::metrics::human_bytes;
 use crate::parts::log::{FileLog, Log, LogOf, replay_file};
 use crate::parts::reserve::{Reserve, Row, is_full};
-use crate::stages::names::{is_log_of, log_file_id, log_file_name};
+use crate::stages::file_names::{is_log_of, log_file_id, log_file_name};
 use crate::stages::{Folder, Shared};
 use crate::types::{DbId, SeqNo};
 
