@@ -240,7 +240,7 @@ impl Specimen {
             // Otherwise a file may or may not have been removed by a compaction that the close
             // cancels.
             match specimen.has_threads() {
-                true => db.settle().map_err(failed("coming to rest"))?,
+                true => db.wait_idle().map_err(failed("coming to rest"))?,
                 false => while db.step(0).map_err(failed("a step"))? {},
             }
             db.close().map_err(failed("closing"))?;
@@ -327,7 +327,7 @@ impl Specimen {
     fn take_at_rest(&mut self, db: &Db, folder: &Path) -> Outcome {
         // BOUND: there are no more writes.
         for _ in 0..20 {
-            db.settle().map_err(failed("coming to rest"))?;
+            db.wait_idle().map_err(failed("coming to rest"))?;
             let before = std::mem::take(&mut self.files);
             self.used.clear();
             self.take(folder)?;

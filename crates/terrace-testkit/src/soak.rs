@@ -492,7 +492,7 @@ fn bring_down(db: &Db) -> Outcome {
                 .map_err(failed("compacting"))?;
         }
     }
-    db.settle().map_err(failed("coming to rest"))
+    db.wait_idle().map_err(failed("coming to rest"))
 }
 
 fn compare_space(space: &Keyspace, all: &BTreeMap<Vec<u8>, Known>) -> Outcome {

@@ -201,7 +201,7 @@ impl Overwriting {
                 joined.collect::<Outcome<()>>()
             })?;
         }
-        db.settle().map_err(|e| format!("coming to rest: {e}"))?;
+        db.wait_idle().map_err(|e| format!("coming to rest: {e}"))?;
         self.look_at_rest(&db, &mut taken)?;
         db.close().map_err(|e| format!("closing: {e}"))?;
         Ok(taken)

@@ -48,7 +48,7 @@ impl Store for Terrace {
         match how {
             Settle::Drain => self.db.drain()?,
             Settle::Flush => self.db.flush()?,
-            Settle::Rest => self.db.settle()?,
+            Settle::Rest => self.db.wait_idle()?,
         }
         Ok(())
     }

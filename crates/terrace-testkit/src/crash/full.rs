@@ -294,7 +294,7 @@ impl Explorer<'_> {
         for op in [Op::Flush, Op::Drain] {
             each(self, &op, world)?;
         }
-        let settled = world.db().map(terrace::Db::settle)?;
+        let settled = world.db().map(terrace::Db::wait_idle)?;
         settled.map_err(|e| format!("coming to rest: {e:?}"))?;
         let bytes = reserve_bytes(machine, Path::new("db"))?;
         let least = match self.case.medium {

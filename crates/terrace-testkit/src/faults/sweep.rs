@@ -482,7 +482,8 @@ impl Case {
             world.run(&op).map_err(|e| format!("{op:?}: {e}"))?;
         }
         let db = world.db()?;
-        watched("coming to rest", || db.settle()).map_err(|e| format!("coming to rest: {e:?}"))?;
+        watched("coming to rest", || db.wait_idle())
+            .map_err(|e| format!("coming to rest: {e:?}"))?;
         let metrics = db.metrics();
         let files = metrics.files.iter().map(|level| level.file_count).sum();
         leftovers(&place.folder, files).map_err(|e| format!("{e}\n{metrics}"))

@@ -421,8 +421,8 @@ impl Db {
     /// written: garbage in table files is compacted away earlier, and a buffer in memory leaves two
     /// logs at most. Does not wait for work that waits for space on a full disk;
     /// [`Metrics::retries`] reports it.
-    pub fn settle(&self) -> Result<()> {
-        self.engine().settle()
+    pub fn wait_idle(&self) -> Result<()> {
+        self.engine().wait_idle()
     }
 
     /// Returns all metrics. Cheap.

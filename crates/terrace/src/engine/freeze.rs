@@ -83,7 +83,7 @@ impl Engine {
             return self.build_all(cursor, seq, moved);
         }
         let job = self.stages.bottom.absorb(Drain {
-            settle: None,
+            finish: None,
             cursor: MergeCursor::new(vec![cursor]),
             newer: None,
             seq_last: seq,

@@ -18,10 +18,10 @@ pub(crate) mod jobs;
 mod own_jobs;
 mod picker;
 mod queue;
+mod quiesce;
 pub(crate) mod read;
 pub(crate) mod recover;
 pub(crate) mod rest;
-mod settle;
 #[cfg(test)]
 mod tests;
 pub(crate) mod throttle;

@@ -15,7 +15,7 @@ use crate::types::SeqNo;
 /// Entries on their way to the bottom, in order.
 pub(crate) struct Drain {
     /// Runs before the first entry is read; may wait and sync.
-    pub(crate) settle: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
+    pub(crate) finish: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
     pub(crate) cursor: MergeCursor,
     /// Versions in newer tables of the buffer.
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
@@ -41,8 +41,8 @@ pub(crate) struct Drain {
 impl Drain {
     /// Settles the source and goes to its first entry; called again when the drain restarts.
     pub(crate) fn start(&mut self) -> Result<()> {
-        if let Some(settle) = self.settle.take() {
-            settle()?;
+        if let Some(finish) = self.finish.take() {
+            finish()?;
         }
         self.count.passed = 0;
         self.cursor.hold();

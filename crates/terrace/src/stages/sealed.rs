@@ -25,12 +25,12 @@ pub(crate) struct Sealed {
     pub(crate) late: Option<Arc<LateKeys>>,
     /// The logs that have its entries, needed until those are durable elsewhere.
     pub(crate) logs: Vec<u64>,
-    /// Creates a cursor over its entries, after `settle`.
+    /// Creates a cursor over its entries, after `finish`.
     pub(crate) open: Box<dyn Fn() -> Box<dyn Cursor> + Send + Sync>,
     pub(crate) form: Form,
     /// Waits until every entry is in place. Returns whether each is durable by a log that is
     /// synced.
-    pub(crate) settle: Box<dyn FnOnce() -> Result<bool> + Send>,
+    pub(crate) finish: Box<dyn FnOnce() -> Result<bool> + Send>,
     /// Lets the front forget the memtable, once the next stage shows its entries.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
 }
@@ -61,7 +61,7 @@ impl Sealed {
         let pending_free = pending_frees.open(self.bytes, self.entries);
         let seq_last = self.seq_last;
         Drain {
-            settle: Some(self.settle),
+            finish: Some(self.finish),
             cursor: MergeCursor::new(vec![(self.open)()]),
             newer: None,
             seq_last,

@@ -33,7 +33,7 @@ pub(crate) struct Probe<'a> {
 impl<'a> Probe<'a> {
     /// Returns the place of the newest version that a source below the front may return.
     #[inline]
-    pub(crate) fn settled_target(&self) -> Target<'a> {
+    pub(crate) fn target_below_front(&self) -> Target<'a> {
         let seq = if self.latest { SEQ_MAX } else { self.at };
         Target {
             keyspace: self.keyspace,

@@ -170,7 +170,7 @@ fn openings_jobs_and_closes_are_told_of_once() {
             }
         }
         db.compact_range::<&[u8]>(..).unwrap();
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         for job in db.metrics().jobs {
             let all = seen.find(Level::Debug, "terrace::job", &format!("a {} job", job.kind));
             let moved = all.iter().map(|message| {
@@ -348,7 +348,7 @@ fn a_sync_for_range_deletes_is_told_of() {
     fill_a_memtable(&db);
     db.drain().unwrap();
     db.delete_range::<&str>(..).unwrap();
-    db.settle().unwrap();
+    db.wait_idle().unwrap();
     let synced = "so that range deletes in them give room back";
     seen.one(Level::Debug, "terrace::job", synced);
 }

@@ -165,7 +165,7 @@ fn logs_keep_to_their_cap() {
             }
             for _ in 0..100 {
                 if by_hand {
-                    db.settle().unwrap();
+                    db.wait_idle().unwrap();
                 }
                 if logs(folder.path()).1 <= bound {
                     break;
@@ -249,7 +249,7 @@ fn a_log_over_the_cap_is_let_in_where_no_drain_could_free_one() {
                 db.write(batch, Durability::Buffered).unwrap();
                 // Sealed memtables are flushed and drained to files: only the active one has a log.
                 if n % 2 == 0 {
-                    db.settle().unwrap();
+                    db.wait_idle().unwrap();
                 }
             }
             assert_eq!(db.iter().unwrap().count(), 1800, "{design}");

@@ -276,7 +276,7 @@ fn ranges_deleted_before_an_ingest_do_not_hide_it() {
         check("loaded");
         db.flush().unwrap();
         check("flushed");
-        db.settle().unwrap();
+        db.wait_idle().unwrap();
         check("at rest");
         db.drain().unwrap();
         check("drained");

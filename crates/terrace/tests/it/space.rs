@@ -480,7 +480,7 @@ fn the_space_of_dropped_keyspaces_comes_back() {
                 drop(db);
                 db = Db::open(folder.path(), options).unwrap();
             }
-            db.settle().unwrap();
+            db.wait_idle().unwrap();
             let report = db.verify(&mut |_| {}).unwrap();
             assert_eq!(report.problems, Vec::<String>::new());
             let names_and_records = 2 + 1 + 3 * 7;

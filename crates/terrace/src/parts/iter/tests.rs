@@ -258,7 +258,7 @@ fn move_one(newer: &Source, older: &Source) -> bool {
     let mut fingers = Fingers::at(&older.list, &node.target()).unwrap();
     let mut plan = Now(&older.list);
     fingers.insert(off, &heads[..usize::from(height)], &mut plan);
-    fingers.settle(&mut plan);
+    fingers.flush(&mut plan);
     for (level, head) in heads.iter().enumerate().take(usize::from(height)) {
         Now(&newer.list).store(link_at(newer.list.head(), level), *head);
     }

@@ -46,7 +46,7 @@ trait Bytes {
     fn window(&mut self, at: u64, len: usize) -> Result<&[u8], Self::Fault>;
     /// Makes a range that was handed out durable if this costs a flush of memory; does nothing on a
     /// disk.
-    fn settle(&mut self, at: u64, len: u64) -> Result<(), Self::Fault>;
+    fn make_durable(&mut self, at: u64, len: u64) -> Result<(), Self::Fault>;
 }
 
 struct PoolBytes<'a> {
@@ -73,7 +73,7 @@ impl Bytes for PoolBytes<'_> {
         })
     }
 
-    fn settle(&mut self, at: u64, len: u64) -> Result<(), DecodeError> {
+    fn make_durable(&mut self, at: u64, len: u64) -> Result<(), DecodeError> {
         // PERSIST: records that a killed process wrote and did not fence, before any caller acts on
         // them. Reversed, a power loss would take back records that a reader has seen.
         self.region
@@ -116,7 +116,7 @@ impl Bytes for FileBytes {
         Ok(&self.buffer[from..from + len])
     }
 
-    fn settle(&mut self, _at: u64, _len: u64) -> io::Result<()> {
+    fn make_durable(&mut self, _at: u64, _len: u64) -> io::Result<()> {
         // A power loss may take back unsynced records, whether this process or an earlier one wrote
         // them; a caller that promises more syncs the file. A sync here would delay every restart.
         Ok(())
@@ -209,7 +209,7 @@ pub(super) fn replay_slice(
         fn window(&mut self, at: u64, len: usize) -> Result<&[u8], DecodeError> {
             Ok(&self.0[at as usize..at as usize + len])
         }
-        fn settle(&mut self, _at: u64, _len: u64) -> Result<(), DecodeError> {
+        fn make_durable(&mut self, _at: u64, _len: u64) -> Result<(), DecodeError> {
             Ok(())
         }
     }
@@ -292,7 +292,7 @@ fn replay<B: Bytes, E>(
     end.torn |= later.in_flight > 0;
     if end.bytes > settled {
         bytes
-            .settle(settled, end.bytes - settled)
+            .make_durable(settled, end.bytes - settled)
             .map_err(Stop::Fault)?;
     }
     Ok(end)

@@ -83,7 +83,7 @@ impl FileHome {
     }
 
     /// Makes the records of a killed process and the file's name durable.
-    pub(super) fn settle(&self) -> io::Result<()> {
+    pub(super) fn make_durable(&self) -> io::Result<()> {
         // PERSIST: a record or a rename of a killed process that may not be durable, before any
         // caller acts on it. Reversed, a power loss could take the edit back.
         if let Some(file) = &self.file {

@@ -77,7 +77,7 @@ impl PoolHome {
     }
 
     /// Makes the records of a killed process up to `tail` durable.
-    pub(super) fn settle(&self, tail: u64) -> io::Result<()> {
+    pub(super) fn make_durable(&self, tail: u64) -> io::Result<()> {
         let off = self.place.current.off();
         // PERSIST: a record of a killed process that may not be durable, before any caller acts on
         // it and before a record after it. Reversed, a power loss could take the edit back, or

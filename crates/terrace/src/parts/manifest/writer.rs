@@ -118,7 +118,9 @@ impl Manifest {
             return Err(ManifestError::Version { version });
         }
         drop(bytes);
-        Manifest::resume(home, generation, owners, |home, tail| home.settle(tail))
+        Manifest::resume(home, generation, owners, |home, tail| {
+            home.make_durable(tail)
+        })
     }
 
     /// Opens the manifest in the directory `dir`. The records found are durable on return.
@@ -141,14 +143,16 @@ impl Manifest {
             return Err(DecodeError::new("manifest", bytes.len() as u64, expected, found).into());
         }
         home.belongs_to(header.db);
-        Manifest::resume(home, header.generation, owners, |home, _| home.settle())
+        Manifest::resume(home, header.generation, owners, |home, _| {
+            home.make_durable()
+        })
     }
 
     fn resume<H: Home + 'static>(
         home: H,
         generation: u64,
         owners: Owners,
-        settle: impl FnOnce(&H, u64) -> std::io::Result<()>,
+        make_durable: impl FnOnce(&H, u64) -> std::io::Result<()>,
     ) -> Result<Manifest, ManifestError> {
         let (bytes, base) = home.read()?;
         let replayed = replay(&bytes, base, generation, owners)?;
@@ -156,7 +160,7 @@ impl Manifest {
         if let Some(problem) = not_kept(&home, &replayed.state) {
             return Err(problem.into());
         }
-        settle(&home, replayed.tail).map_err(ManifestError::Io)?;
+        make_durable(&home, replayed.tail).map_err(ManifestError::Io)?;
         let inner = Inner {
             watch: Watch::default(),
             db: replayed.db,

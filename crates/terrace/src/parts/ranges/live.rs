@@ -53,7 +53,7 @@ struct Inner {
     /// The tokens for the views that precede these range deletes.
     tokens: Vec<Arc<()>>,
     /// Range deletes that a view may lack as long as the token, which such views hold, is alive.
-    unsettled: Vec<(SeqNo, Weak<()>)>,
+    unseen: Vec<(SeqNo, Weak<()>)>,
     /// The newest range delete so far.
     newest: SeqNo,
     /// The value of `newest` when the logs were last checked for range deletes.
@@ -78,10 +78,8 @@ impl LiveRanges {
         }
         inner.runs.add(ranges, Keep::Readable(readable));
         let token = Arc::new(());
-        inner
-            .unsettled
-            .retain(|(_, token)| token.strong_count() > 0);
-        inner.unsettled.push((least, Arc::downgrade(&token)));
+        inner.unseen.retain(|(_, token)| token.strong_count() > 0);
+        inner.unseen.push((least, Arc::downgrade(&token)));
         inner.tokens.push(token);
     }
 
@@ -165,24 +163,22 @@ impl LiveRanges {
 
     /// Returns the range deletes up to `upto` that every view has (D2), for a job that changes
     /// entries in place where readers of any view may pass.
-    pub(crate) fn settled(
+    pub(crate) fn applicable_in_place(
         &self,
         upto: SeqNo,
         bottom: Option<Arc<Fragments>>,
     ) -> Option<Applicable> {
         let mut applicable = self.applicable(upto, bottom)?;
-        applicable.upto = upto.min(self.settled_upto());
+        applicable.upto = upto.min(self.seen_by_all_upto());
         Some(applicable)
     }
 
     /// Returns the number up to which every view has all range deletes.
-    pub(crate) fn settled_upto(&self) -> SeqNo {
+    pub(crate) fn seen_by_all_upto(&self) -> SeqNo {
         failpoint!(RangeUnsettled => return SeqNo::MAX);
         let mut inner = self.0.lock();
-        inner
-            .unsettled
-            .retain(|(_, token)| token.strong_count() > 0);
-        let least = inner.unsettled.iter().map(|(seq, _)| *seq).min();
+        inner.unseen.retain(|(_, token)| token.strong_count() > 0);
+        let least = inner.unseen.iter().map(|(seq, _)| *seq).min();
         least.map_or(SeqNo::MAX, |seq| seq.saturating_sub(1))
     }
 }

@@ -309,20 +309,20 @@ fn jobs_apply_only_what_every_view_has() {
         seq,
     };
     live.add(vec![range(10)], &Readable::default(), true);
-    assert_eq!(live.settled_upto(), 9, "no view has it yet");
+    assert_eq!(live.seen_by_all_upto(), 9, "no view has it yet");
     let older_views = live.take_tokens();
     live.add(vec![range(20)], &Readable::default(), true);
     let hides = |seq| {
-        let settled = live.settled(100, None).unwrap();
+        let settled = live.applicable_in_place(100, None).unwrap();
         settled.hides((1, b"a"), seq, &Stripes::default())
     };
     assert!(!hides(5), "a view without it is left");
     drop(older_views);
-    assert_eq!(live.settled_upto(), 19);
+    assert_eq!(live.seen_by_all_upto(), 19);
     assert!(hides(5) && !hides(10), "only the first is in every view");
     drop(live.take_tokens());
     assert!(hides(15));
-    let limited = live.settled(12, None).unwrap();
+    let limited = live.applicable_in_place(12, None).unwrap();
     assert!(
         !limited.hides((1, b"a"), 11, &Stripes::default()),
         "not durable yet"

@@ -84,12 +84,12 @@ impl Fingers {
     }
 
     /// Returns whether all changes were planned.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.next == self.held
     }
 
     /// Plans all changes that are due. The list is complete once the plan is applied.
-    pub(crate) fn settle(&mut self, plan: &mut impl Plan) {
+    pub(crate) fn flush(&mut self, plan: &mut impl Plan) {
         for level in 0..self.levels {
             self.finish(level, plan);
         }

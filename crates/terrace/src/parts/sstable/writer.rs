@@ -182,7 +182,7 @@ impl SstWriter {
         if self.data.entry_count() > 0 && self.full_with(entry) {
             self.close_block()?;
         }
-        self.settle_waiting(new_key);
+        self.index_waiting(new_key);
         self.count(entry, new_key);
         self.data.push(&RawEntry {
             stored: &self.next_stored,
@@ -302,7 +302,7 @@ impl SstWriter {
 
     /// Adds the last finished block to the index, now that the next key is known.
     #[inline]
-    fn settle_waiting(&mut self, new_key: bool) {
+    fn index_waiting(&mut self, new_key: bool) {
         let Some(handle) = self.waiting.take() else {
             return;
         };

@@ -32,9 +32,9 @@ impl Plan for Later {
 
 impl Later {
     /// Ends a batch, as a commit does.
-    fn settle(&mut self, fingers: &mut Fingers) {
-        fingers.settle(self);
-        assert!(fingers.is_settled());
+    fn flush(&mut self, fingers: &mut Fingers) {
+        fingers.flush(self);
+        assert!(fingers.is_flushed());
         let batch = self.prepared.drain(..).chain(self.stores.drain(..));
         let batch: Vec<(u64, u64)> = batch.collect();
         let words: BTreeSet<u64> = batch.iter().map(|(off, _)| *off).collect();
@@ -175,7 +175,7 @@ fn pass(seed: u64, count: usize, watch: bool) {
             if plan.settled.is_empty() {
                 whole(list);
             }
-            plan.settle(&mut fingers);
+            plan.flush(&mut fingers);
             let some = rng.usize(..=plan.settled.len());
             plan.make(list, some, &|| seen(&stay));
         }
@@ -192,7 +192,7 @@ fn pass(seed: u64, count: usize, watch: bool) {
             fingers.pass(list, &mut plan).unwrap();
         }
     }
-    plan.settle(&mut fingers);
+    plan.flush(&mut fingers);
     plan.make(list, usize::MAX, &|| seen(&stay));
     whole(list);
     assert_eq!(sample.checked(), model.into_keys().collect::<Vec<_>>());
@@ -238,7 +238,7 @@ fn merge_stores(newer: &[u32], older: &[u32]) -> usize {
             fingers.unlink(list).unwrap();
         }
     }
-    plan.settle(&mut fingers);
+    plan.flush(&mut fingers);
     let count = plan.settled.len();
     plan.make(list, usize::MAX, &|| {});
     let mut merged: Vec<Entry> = newer.iter().map(|&key| entry(key, 2)).collect();
@@ -282,7 +282,7 @@ fn unlinked_nodes_lead_on() {
     for _ in 0..3 {
         fingers.unlink(list).unwrap();
     }
-    plan.settle(&mut fingers);
+    plan.flush(&mut fingers);
     plan.make(list, usize::MAX, &|| {});
     whole(list);
     for at in 2..5 {

@@ -62,7 +62,7 @@ impl Source for RunSource {
         let mut counts = ReadCounts::default();
         let answer = table
             .open()?
-            .get(&probe.settled_target(), probe.hash, &mut counts)?;
+            .get(&probe.target_below_front(), probe.hash, &mut counts)?;
         stats.count(&counts, 1);
         answer.map(|answer| lookup(&answer, table)).transpose()
     }
@@ -90,7 +90,7 @@ impl Source for RunSource {
             let table = &self.0.tables[group[0].0];
             let probes = group.iter().map(|&(_, index)| &reads[index].probe);
             let mut asked: Vec<MultiRead<'_>> = probes
-                .map(|probe| MultiRead::new(probe.settled_target(), probe.hash))
+                .map(|probe| MultiRead::new(probe.target_below_front(), probe.hash))
                 .collect();
             let mut counts = ReadCounts::default();
             // Blocks of many reads are held until their values are copied.

@@ -293,7 +293,7 @@ impl Absorb {
             }
             if self.retention.is_superseded(Some(newer), node.header.seq) {
                 if !relinker.has_room() {
-                    relinker.settle(fingers);
+                    relinker.flush_fingers(fingers);
                     relinker.commit(inner, Purpose::Drain)?;
                 }
                 relinker.unlink_dead(&inner.list, fingers)?;
@@ -303,7 +303,7 @@ impl Absorb {
                 newer = node.header.seq;
                 relinker.space.retain(off, node.header.node_bytes() as u64);
                 if !relinker.has_room() {
-                    relinker.settle(fingers);
+                    relinker.flush_fingers(fingers);
                     relinker.commit(inner, Purpose::Drain)?;
                 }
                 fingers.pass(&inner.list, &mut relinker.plan())?;
@@ -314,7 +314,7 @@ impl Absorb {
     /// Makes the planned changes.
     fn commit(&mut self, inner: &Inner, relinker: &mut super::Relinker) -> Result<()> {
         if let Some((fingers, _)) = &mut self.fingers {
-            relinker.settle(fingers);
+            relinker.flush_fingers(fingers);
         }
         relinker.commit(inner, Purpose::Drain)
     }

@@ -43,7 +43,7 @@ impl Hidden {
         // BOUND: the rest of a key, and STEP_NODES.
         let ended = loop {
             if !relinker.has_room() {
-                relinker.settle(&mut fingers);
+                relinker.flush_fingers(&mut fingers);
                 relinker.commit(inner, Purpose::Reclaim)?;
             }
             let off = fingers.following();
@@ -71,7 +71,7 @@ impl Hidden {
                 false => fingers.pass(&inner.list, &mut relinker.plan())?,
             }
         };
-        relinker.settle(&mut fingers);
+        relinker.flush_fingers(&mut fingers);
         relinker.commit(inner, Purpose::Reclaim)?;
         Ok(ended)
     }

@@ -173,8 +173,8 @@ impl Relinker {
     }
 
     /// Plans all stores that `fingers` owe.
-    fn settle(&mut self, fingers: &mut Fingers) {
-        fingers.settle(&mut self.plan());
+    fn flush_fingers(&mut self, fingers: &mut Fingers) {
+        fingers.flush(&mut self.plan());
     }
 
     /// Returns the plan for fingers: links of nodes that are not yet written change in their bytes.
@@ -254,7 +254,7 @@ impl Source for Inner {
         // No frontier is needed here. An unlinked node keeps its links (S3), and they lead to nodes
         // that were in the list when it was unlinked; a key linked after it since then came from a
         // source that the reader has searched already or was written after the read began.
-        let off = self.list.seek(&probe.settled_target())?.node;
+        let off = self.list.seek(&probe.target_below_front())?.node;
         if off == 0 {
             return Ok(None);
         }

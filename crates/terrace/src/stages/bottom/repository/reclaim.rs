@@ -197,14 +197,14 @@ impl Reclaim {
             Need::Live => {}
             Need::Superseded => {
                 relinker.unlink_dead(&inner.list, &mut fingers)?;
-                relinker.settle(&mut fingers);
+                relinker.flush_fingers(&mut fingers);
                 return Ok(true);
             }
             Need::Vanishing => {
                 self.bury_hidden(inner, relinker, node)?;
                 let mut fingers = Fingers::at(&inner.list, &target)?;
                 relinker.unlink_dead(&inner.list, &mut fingers)?;
-                relinker.settle(&mut fingers);
+                relinker.flush_fingers(&mut fingers);
                 return Ok(true);
             }
         }
@@ -308,12 +308,12 @@ impl Reclaim {
                 break;
             }
             if !relinker.has_room() {
-                relinker.settle(&mut fingers);
+                relinker.flush_fingers(&mut fingers);
                 relinker.commit(inner, Purpose::Reclaim)?;
             }
             relinker.unlink_dead(&inner.list, &mut fingers)?;
         }
-        relinker.settle(&mut fingers);
+        relinker.flush_fingers(&mut fingers);
         relinker.commit(inner, Purpose::Reclaim)?;
         inner.sync(relinker)
     }
@@ -409,7 +409,7 @@ impl Job for Purge {
         while relinker.has_room() {
             let off = fingers.following();
             if off == 0 || inner.list.node(off)?.compare(&end) != Order::Less {
-                relinker.settle(&mut fingers);
+                relinker.flush_fingers(&mut fingers);
                 relinker.commit(&inner, Purpose::Reclaim)?;
                 relinker.reclaiming = None;
                 return Ok(Step::Done(nothing_changed(self.entries)));
@@ -417,7 +417,7 @@ impl Job for Purge {
             relinker.unlink_dead(&inner.list, &mut fingers)?;
             self.entries += 1;
         }
-        relinker.settle(&mut fingers);
+        relinker.flush_fingers(&mut fingers);
         relinker.commit(&inner, Purpose::Reclaim)?;
         Ok(Step::More)
     }
@@ -459,7 +459,7 @@ mod tests {
             .unwrap();
         fingers.insert_linked(off.unwrap(), node.height, &mut relinker.plan());
         relinker.entries += 1;
-        relinker.settle(&mut fingers);
+        relinker.flush_fingers(&mut fingers);
         relinker.commit(inner, Purpose::Drain).unwrap();
     }
 
@@ -467,7 +467,7 @@ mod tests {
         let mut relinker = inner.relinker.lock();
         let mut fingers = Fingers::at(&inner.list, &target(key)).unwrap();
         relinker.unlink_dead(&inner.list, &mut fingers).unwrap();
-        relinker.settle(&mut fingers);
+        relinker.flush_fingers(&mut fingers);
         relinker.commit(inner, Purpose::Drain).unwrap();
     }
 

@@ -88,7 +88,7 @@ impl Swept {
 /// Returns the range deletes that can be applied now.
 fn ready(inner: &Inner, held: &Held) -> Vec<RangeDelete> {
     let stripes = inner.shared.snapshots.stripes();
-    let upto = held.drained.min(inner.shared.ranges.settled_upto());
+    let upto = held.drained.min(inner.shared.ranges.seen_by_all_upto());
     let ready = |range: &&RangeDelete| range.seq <= upto && !stripes.any_before(range.seq);
     held.ranges.iter().filter(ready).cloned().collect()
 }
@@ -155,7 +155,7 @@ impl Sweep {
         // BOUND: the rest of a key, and STEP_NODES.
         loop {
             if !relinker.has_room() {
-                relinker.settle(&mut fingers);
+                relinker.flush_fingers(&mut fingers);
                 relinker.commit(inner, Purpose::Reclaim)?;
             }
             let off = fingers.following();
@@ -183,7 +183,7 @@ impl Sweep {
                 fingers.pass(&inner.list, &mut relinker.plan())?;
             }
         }
-        relinker.settle(&mut fingers);
+        relinker.flush_fingers(&mut fingers);
         relinker.commit(inner, Purpose::Reclaim)?;
         Ok(finished)
     }
@@ -204,7 +204,7 @@ impl Sweep {
         let off = fingers.following();
         if off != 0 && inner.list.node(off)?.compare(&place).is_eq() {
             relinker.unlink_dead(&inner.list, &mut fingers)?;
-            relinker.settle(&mut fingers);
+            relinker.flush_fingers(&mut fingers);
             relinker.commit(inner, Purpose::Reclaim)?;
         }
         Ok(())

@@ -70,7 +70,7 @@ pub(super) fn list_of(shared: &Shared, batch: &Batch, seq: SeqNo) -> Result<Seal
             readers,
         }),
         // It is in no log.
-        settle: Box::new(|| Ok(false)),
+        finish: Box::new(|| Ok(false)),
         forget: Box::new(|| {}),
     })
 }

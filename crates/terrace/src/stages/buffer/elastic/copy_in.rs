@@ -32,7 +32,7 @@ pub(super) struct CopyIn {
     /// Taken by the last step.
     sealed: Option<(Sealed, ListImage)>,
     /// Whether all entries are in the image.
-    settled: bool,
+    finished: bool,
     /// Whether each is in a log that is synced.
     synced: bool,
     copied: u64,
@@ -54,7 +54,7 @@ impl CopyIn {
             shared,
             tables,
             sealed: Some((sealed, list)),
-            settled: false,
+            finished: false,
             synced: false,
             copied: 0,
             hashed: TABLE_NODES_AT as u64,
@@ -196,10 +196,10 @@ impl Job for CopyIn {
         let Some((mut sealed, list)) = self.sealed.take() else {
             return Ok(Step::More);
         };
-        if !self.settled {
-            let settle = std::mem::replace(&mut sealed.settle, Box::new(|| Ok(false)));
-            self.synced = settle()?;
-            self.settled = true;
+        if !self.finished {
+            let finish = std::mem::replace(&mut sealed.finish, Box::new(|| Ok(false)));
+            self.synced = finish()?;
+            self.finished = true;
         }
         if sealed.entries == 0 {
             // Sealed to make way for a batch that needed its own memtable. A table without entries

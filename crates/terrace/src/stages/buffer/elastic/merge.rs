@@ -124,7 +124,11 @@ impl Merge {
                 stripes,
                 dropped: shared.dropped.all(),
                 // Range deletes in the two tables are as durable as their entries.
-                ranges: Vec::from_iter(shared.ranges.settled(newer.seq_bound.newest(), None)),
+                ranges: Vec::from_iter(
+                    shared
+                        .ranges
+                        .applicable_in_place(newer.seq_bound.newest(), None),
+                ),
                 // Expired values are left to drains.
                 horizon: 0,
             },
@@ -234,7 +238,7 @@ impl Merge {
         self.left_out = savepoint.left_out;
         self.slot.truncate(savepoint.planned);
         // Nodes that were neighbours and stay so are taken without a store.
-        self.slot.is_empty() && self.fingers.is_settled() && self.heads == self.heads_written
+        self.slot.is_empty() && self.fingers.is_flushed() && self.heads == self.heads_written
     }
 
     /// Returns whether `node` is hidden from every reader, given the last node kept.
@@ -314,7 +318,7 @@ impl Merge {
 
     /// Makes the planned changes.
     fn commit(&mut self) -> Result<()> {
-        self.fingers.settle(&mut self.slot);
+        self.fingers.flush(&mut self.slot);
         if self
             .left_out_written
             .is_some_and(|written| written != self.left_out)

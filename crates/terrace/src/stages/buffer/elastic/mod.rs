@@ -275,7 +275,7 @@ impl Buffer for Elastic {
         let cursors = taken.iter().rev().map(|table| table.cursor());
         let all = Arc::clone(&self.tables);
         Ok(Some(Drain {
-            settle: None,
+            finish: None,
             cursor: MergeCursor::new(cursors.collect()),
             newer: Some(Box::new(newer)),
             seq_last,

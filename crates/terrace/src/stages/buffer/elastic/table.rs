@@ -170,7 +170,7 @@ impl Source for Table {
             return Ok(None);
         }
         stats.sources += 1;
-        let off = self.seek(&probe.settled_target(), stats)?;
+        let off = self.seek(&probe.target_below_front(), stats)?;
         if off == 0 {
             return Ok(None);
         }

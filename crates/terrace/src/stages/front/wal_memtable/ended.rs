@@ -15,7 +15,7 @@ use crate::stages::Shared;
 
 /// Waits until all writers of a sealed memtable are done. Returns whether each of its entries is
 /// durable without it, in a log that is synced.
-pub(super) fn settle(
+pub(super) fn finish(
     shared: &Shared,
     log_files: &LogFiles,
     memtable: &Memtable,

@@ -45,7 +45,7 @@ use crate::stages::{
 };
 use crate::types::{Durability, SeqNo};
 
-use ended::settle;
+use ended::finish;
 use fault_in::Cold;
 use files::{LogFiles, end_log};
 use memtable::{Admits, Arenas, Memtable};
@@ -426,7 +426,7 @@ impl Front for WalMemtable {
             logs: memtable.logs.clone(),
             open: Box::new(move || opened.cursor()),
             form,
-            settle: Box::new(move || settle(&shared, &log_files, &memtable, flush_to)),
+            finish: Box::new(move || finish(&shared, &log_files, &memtable, flush_to)),
             forget: Box::new(move || {
                 let sealed = &mut tables.0.lock().sealed;
                 if let Some(at) = sealed.iter().position(|sealed| sealed.memtable.id == id) {

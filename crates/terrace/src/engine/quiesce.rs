@@ -1,4 +1,4 @@
-//! Flush, drain and settle: callers that wait for background work to reach a state.
+//! Quiesce: callers that wait for background work to reach a state.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ impl Engine {
     }
 
     /// Waits until no job runs and none may begin, including those that are worth it only at rest.
-    pub(crate) fn settle(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn wait_idle(self: &Arc<Self>) -> Result<()> {
         self.jobs.state.lock().rest.waiting += 1;
         let rested = self.wait_for_rest();
         self.jobs.state.lock().rest.waiting -= 1;
