@@ -52,7 +52,7 @@ canaries! {
     /// Garbage of a job is freed while old views may still reach it.
     GarbageEarly => "garbage-early" in "engine/view.rs",
     /// A drain drops tombstones together with the entries that they should delete.
-    DrainTombstone => "drain-tombstone" in "repository/absorb.rs",
+    DrainTombstone => "drain-tombstone" in "repository/drain_job.rs",
     /// Extents of the repository that are mostly dead are never emptied.
     ReclaimSkipped => "reclaim-skipped" in "bottom/repository",
     /// A batch is written in two parts.
@@ -80,7 +80,7 @@ canaries! {
     /// A range delete becomes visible before a view contains it.
     RangeUnseen => "range-unseen" in "stages/front",
     /// A drain drops range deletes before the entries that they cover.
-    RangeDropped => "range-dropped" in "bottom/*/absorb.rs",
+    RangeDropped => "range-dropped" in "bottom/*/drain_job.rs",
     /// A range delete leaves the repository, and the covered entries stay.
     SweepSkipped => "sweep-skipped" in "repository/sweep.rs",
     /// An expired entry is dropped before the older one that it hides.

@@ -6,11 +6,11 @@
 //!   +------- FRONT -v---------------+      a view: newest-first   |
 //!   | where a write becomes durable | <--  list of sources,  -----+
 //!   +---------------+---------------+      pinned for the read    |
-//!          flush    | seal -> admit, one manifest edit            |
+//!          flush    | seal -> flush job, one manifest edit         |
 //!   +------- BUFFER v---------------+                             |
 //!   | sorted tables in PM  (merge)  | <---------------------------+
 //!   +---------------+---------------+                             |
-//!          drain    | absorb, one manifest edit                   |
+//!          drain    | drain job, one manifest edit                |
 //!   +------- BOTTOM v---------------+                             |
 //!   | home of cold data             | <---------------------------+
 //!   +-------------------------------+

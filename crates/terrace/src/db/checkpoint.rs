@@ -191,7 +191,7 @@ impl DbBuilder {
         let (stages, _) = design.open(shared, folder, false, &mut |_, _, _| {})?;
         let engine = Arc::new(Engine::new(Arc::clone(shared), stages));
         if shared.survival().frees_logs() {
-            engine.absorb_all(cursor, seq, watch)?;
+            engine.drain_all(cursor, seq, watch)?;
         } else {
             write_all(&engine, cursor, watch)?;
         }

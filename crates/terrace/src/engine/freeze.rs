@@ -73,7 +73,7 @@ impl Engine {
     /// Moves all of `cursor` to the lowest stage, whose entries are all older, and takes the
     /// numbers up to `seq`. For an engine without other users yet. `moved` is called after each
     /// step.
-    pub(crate) fn absorb_all(
+    pub(crate) fn drain_all(
         self: &Arc<Self>,
         cursor: Box<dyn Cursor>,
         seq: SeqNo,
@@ -82,7 +82,7 @@ impl Engine {
         if self.stages.bottom.takes() == Takes::Nothing {
             return self.build_all(cursor, seq, moved);
         }
-        let job = self.stages.bottom.absorb(Drain {
+        let job = self.stages.bottom.drain_job(Drain {
             finish: None,
             cursor: MergeCursor::new(vec![cursor]),
             newer: None,

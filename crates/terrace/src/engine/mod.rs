@@ -85,10 +85,12 @@ impl Stages {
     }
 
     /// Returns the job that flushes a sealed memtable.
-    fn admit(&self, shared: &Shared, sealed: Sealed) -> Result<Box<dyn Job>> {
+    fn flush_job(&self, shared: &Shared, sealed: Sealed) -> Result<Box<dyn Job>> {
         match &self.buffer {
-            Some(buffer) => buffer.admit(sealed),
-            None => self.bottom.absorb(sealed.into_drain(&shared.flush_credits)),
+            Some(buffer) => buffer.flush_job(sealed),
+            None => self
+                .bottom
+                .drain_job(sealed.into_drain(&shared.flush_credits)),
         }
     }
 

@@ -68,7 +68,7 @@ impl Engine {
             Look::AnyBegun => return Ok(self.take_begun(state, |it| it != JobKind::Flush)),
             Look::Spare => Some(Box::new(MakeSpare::begin(self)) as Box<dyn Job>),
             Look::Sealed => match self.stages.front.next_sealed()? {
-                Some(sealed) => Some(self.stages.admit(&self.shared, sealed)?),
+                Some(sealed) => Some(self.stages.flush_job(&self.shared, sealed)?),
                 None => None,
             },
             Look::Front => self.stages.front.next_job(),
@@ -165,7 +165,7 @@ impl Engine {
             false => bottom.drain_bytes_now(),
         };
         let drain = buffer.next_drain(urgency, bytes_max)?;
-        drain.map(|drain| bottom.absorb(drain)).transpose()
+        drain.map(|drain| bottom.drain_job(drain)).transpose()
     }
 
     /// Returns whether another job may begin: each takes memory from its first step to its last,

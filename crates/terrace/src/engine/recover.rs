@@ -118,7 +118,7 @@ impl Engine {
                 while running.len() < at_once {
                     match self.begin_replay(replay, running.is_empty())? {
                         Some(task) if at_once == 1 => {
-                            if let Some(small) = self.admit_replayed(task(&tell)?, report)? {
+                            if let Some(small) = self.take_replayed(task(&tell)?, report)? {
                                 small.undo()?;
                             }
                         }
@@ -129,7 +129,7 @@ impl Engine {
                 let Some(oldest) = running.pop_front() else {
                     return Ok(());
                 };
-                let Some(small) = self.admit_replayed(join(oldest)?, report)? else {
+                let Some(small) = self.take_replayed(join(oldest)?, report)? else {
                     continue;
                 };
                 // It needs room that later logs may hold: they are undone newest first, so that it
@@ -187,7 +187,7 @@ impl Engine {
 
     /// Seals what was replayed, and moves data down if the pool is short of space. Returns a log
     /// that was too large for its memtable.
-    fn admit_replayed(
+    fn take_replayed(
         self: &Arc<Self>,
         log: Box<dyn ReplayedLog>,
         report: &mut RecoveryReport,
@@ -230,7 +230,7 @@ impl Engine {
         let Some(sealed) = self.stages.front.next_sealed()? else {
             return Ok(false);
         };
-        let job = self.stages.admit(&self.shared, sealed)?;
+        let job = self.stages.flush_job(&self.shared, sealed)?;
         self.run_inline(job)?;
         Ok(true)
     }

@@ -60,7 +60,7 @@ fn print(change: &Change, out: &mut Output) -> Result<(), CliError> {
 
 fn as_json(change: &Change) -> Value {
     let mut object = Map::new();
-    object.insert("change".into(), change.name.into());
+    object.insert("change".into(), change.name.clone().into());
     for (name, field) in &change.fields {
         let value = match field {
             Field::Number(number) => Value::from(*number),

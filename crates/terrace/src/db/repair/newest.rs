@@ -58,7 +58,7 @@ impl Newest {
     }
 
     /// Moves to the next wanted version, beginning with the one under the cursor.
-    fn settle(&mut self) -> Result<()> {
+    fn finish_key(&mut self) -> Result<()> {
         while let Some(entry) = self.merged.entry()? {
             let place = (entry.keyspace, entry.key);
             let is_newest = self
@@ -128,7 +128,7 @@ impl Cursor for Newest {
         drop(seen);
         self.last = None;
         self.merged.seek(target)?;
-        self.settle()
+        self.finish_key()
     }
 
     fn seek_before(&mut self, target: &Target<'_>, _breadth: usize) -> Result<()> {
@@ -141,7 +141,7 @@ impl Cursor for Newest {
 
     fn advance(&mut self) -> Result<()> {
         self.merged.advance()?;
-        self.settle()
+        self.finish_key()
     }
 
     fn entry(&self) -> Result<Option<EntryView<'_>>> {

@@ -73,7 +73,7 @@ pub(crate) trait Bottom: Send + Sync {
         self.drain_bytes_max()
     }
     /// Takes a drain.
-    fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>>;
+    fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>>;
     /// Returns whether a drain can make space though the bottom accepts none for now, by rewriting
     /// tables without the entries that the buffer hides, whose newest number is `newest`. True once
     /// for each number, and while tables are left to be rewritten.

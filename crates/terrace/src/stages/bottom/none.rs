@@ -22,7 +22,7 @@ impl Bottom for NoBottom {
         0
     }
 
-    fn absorb(&self, _: Drain) -> Result<Box<dyn Job>> {
+    fn drain_job(&self, _: Drain) -> Result<Box<dyn Job>> {
         Err(Error::invalid("this design has nothing below its buffer"))
     }
 

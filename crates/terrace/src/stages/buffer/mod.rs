@@ -20,7 +20,7 @@ use super::source::Sources;
 /// Stage 2: sorted tables in the pool.
 pub(crate) trait Buffer: Send + Sync {
     /// Takes a sealed memtable.
-    fn admit(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
+    fn flush_job(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
     /// Makes a table of the entries of `batch`, whose keys ascend, all with the number `seq`. No
     /// log has them, and they become visible when the completion of the job is applied.
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>>;

@@ -23,10 +23,10 @@
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
 mod above;
-mod absorb;
 mod compact;
 mod compaction;
 mod delete_only;
+mod drain_job;
 mod garbage;
 mod hidden;
 mod ingest_writer;
@@ -280,9 +280,13 @@ impl Bottom for Leveled {
         self.inner.drain_bytes_now()
     }
 
-    fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
+    fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>> {
         let waits = self.need().stops();
-        Ok(Box::new(absorb::Absorb::begin(&self.inner, drain, waits)))
+        Ok(Box::new(drain_job::DrainJob::begin(
+            &self.inner,
+            drain,
+            waits,
+        )))
     }
 
     fn makes_room_by(&self, newest: SeqNo) -> bool {

@@ -15,9 +15,9 @@
 //!
 //! Bytes: layout.rs. After a crash: recover.rs.
 
-mod absorb;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
+mod drain_job;
 #[cfg(test)]
 mod fixture;
 mod fresh;
@@ -338,8 +338,8 @@ impl Bottom for Repository {
         self.inner.shared.options.table_bytes_max()
     }
 
-    fn absorb(&self, drain: Drain) -> Result<Box<dyn Job>> {
-        Ok(Box::new(absorb::Absorb::begin(
+    fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>> {
+        Ok(Box::new(drain_job::DrainJob::begin(
             Arc::clone(&self.inner),
             drain,
         )))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use terrace_media::{Extent, Purpose};
 
-use super::absorb::end_of_keyspace;
+use super::drain_job::end_of_keyspace;
 use super::layout::EXTENT;
 use super::layout::HEADER_BYTES;
 use super::space::ExtentUsage;

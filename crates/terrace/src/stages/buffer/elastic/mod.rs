@@ -185,7 +185,7 @@ impl Elastic {
 }
 
 impl Buffer for Elastic {
-    fn admit(&self, mut sealed: Sealed) -> Result<Box<dyn Job>> {
+    fn flush_job(&self, mut sealed: Sealed) -> Result<Box<dyn Job>> {
         let Form::List(list) = std::mem::replace(&mut sealed.form, Form::Entries) else {
             return Err(Error::invalid(
                 "this buffer takes over lists, and the front has none",
@@ -197,7 +197,7 @@ impl Buffer for Elastic {
     }
 
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
-        self.admit(build::list_of(&self.shared, batch, seq)?)
+        self.flush_job(build::list_of(&self.shared, batch, seq)?)
     }
 
     fn next_job(&self) -> Result<Option<Box<dyn Job>>> {

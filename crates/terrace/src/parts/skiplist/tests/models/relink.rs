@@ -271,8 +271,8 @@ impl Merge {
         }
     }
 
-    /// As `Fingers::settle`.
-    fn settle(&mut self) {
+    /// As `Fingers::flush`.
+    fn flush(&mut self) {
         for level in 0..LEVELS {
             self.plan(level, self.next[level]);
         }
@@ -344,7 +344,7 @@ impl Merge {
     fn commit(&mut self) {
         let world = Arc::clone(&self.world);
         if world.fault != Fault::Unsettled {
-            self.settle();
+            self.flush();
         }
         let mut heads = Vec::new();
         for level in 0..LEVELS {

@@ -30,7 +30,7 @@ const STEP_ENTRIES: u32 = 64;
 const STEP_BYTES: usize = 256 * 1024;
 
 /// One drain.
-pub(super) struct Absorb {
+pub(super) struct DrainJob {
     inner: Arc<Inner>,
     drain: Option<Drain>,
     retention: Retention,
@@ -60,11 +60,11 @@ enum Placed {
     PoolFull(usize),
 }
 
-impl Absorb {
-    pub(super) fn begin(inner: Arc<Inner>, drain: Drain) -> Absorb {
+impl DrainJob {
+    pub(super) fn begin(inner: Arc<Inner>, drain: Drain) -> DrainJob {
         // Before its first entry comes in.
         inner.seq_bound.raise(drain.seq_last);
-        Absorb {
+        DrainJob {
             // Before the list of dropped keyspaces, which has these and maybe more.
             dropped_before: inner.shared.dropped.count(),
             retention: Retention {
@@ -340,7 +340,7 @@ fn fingers_at<'f>(
     Ok(fingers)
 }
 
-impl Job for Absorb {
+impl Job for DrainJob {
     fn kind(&self) -> JobKind {
         JobKind::Drain
     }

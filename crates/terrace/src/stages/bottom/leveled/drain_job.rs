@@ -23,7 +23,7 @@ const STEP_ENTRIES: u32 = 1024;
 const STEP_BYTES: usize = 1 << 20;
 
 /// One drain.
-pub(super) struct Absorb {
+pub(super) struct DrainJob {
     inner: Arc<Inner>,
     drain: Option<Drain>,
     run: u64,
@@ -41,13 +41,13 @@ pub(super) struct Absorb {
     waits: bool,
 }
 
-impl Absorb {
+impl DrainJob {
     /// Creates the job. `waits`: the bottom accepts no drain for now, so this one makes space and
     /// is put back.
-    pub(super) fn begin(inner: &Arc<Inner>, drain: Drain, waits: bool) -> Absorb {
+    pub(super) fn begin(inner: &Arc<Inner>, drain: Drain, waits: bool) -> DrainJob {
         // Runs of level 0 are ordered by these numbers; drains come one after the other.
         let run = inner.shared.next_id();
-        Absorb {
+        DrainJob {
             inner: Arc::clone(inner),
             drain: Some(drain),
             run,
@@ -171,7 +171,7 @@ fn give_back(mut drain: Drain, completion: Completion) -> Step {
     Step::Done(completion)
 }
 
-impl Job for Absorb {
+impl Job for DrainJob {
     fn kind(&self) -> JobKind {
         JobKind::Drain
     }
