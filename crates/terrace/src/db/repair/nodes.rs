@@ -108,7 +108,7 @@ impl Window<'_> {
 }
 
 /// The recovery of the nodes of a pool.
-pub(super) struct Rescue<'a> {
+pub(super) struct NodeSalvage<'a> {
     window: Window<'a>,
     /// The words that interrupted batches of links will write.
     words: BTreeMap<u64, u64>,
@@ -132,7 +132,7 @@ pub(super) struct Rescue<'a> {
     targets: BTreeSet<u64>,
 }
 
-impl DamagedPool for Rescue<'_> {
+impl DamagedPool for NodeSalvage<'_> {
     fn bytes(&mut self, at: u64, len: u64) -> Option<&[u8]> {
         self.window.get(at, len)
     }
@@ -149,13 +149,13 @@ impl DamagedPool for Rescue<'_> {
     }
 }
 
-impl<'a> Rescue<'a> {
+impl<'a> NodeSalvage<'a> {
     pub(super) fn new(
         pool: &'a SourcePool,
         words: BTreeMap<u64, u64>,
         links_hold: bool,
-    ) -> Rescue<'a> {
-        Rescue {
+    ) -> NodeSalvage<'a> {
+        NodeSalvage {
             window: Window {
                 pool,
                 start: 0,

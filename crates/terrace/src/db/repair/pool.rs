@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use terrace_media::{OpenMode, PoolHeader, Span};
 
 use super::gather::{FoundLog, Gathered, Watch, note_walked};
-use super::nodes::Rescue;
+use super::nodes::NodeSalvage;
 use super::report::{Findings, PartState};
 use super::source::{Source, SourcePool, Trust};
 use crate::db::inspect::LostKeys;
@@ -23,24 +23,26 @@ use crate::parts::redo::layout as redo;
 use crate::stages::salvage::Unnamed;
 
 /// An unnamed part of the pool that its own header identifies.
-enum Told {
+enum Identified {
     Log(u64),
     Item(&'static Owner, u64),
 }
 
 /// Returns what the header of an unnamed part identifies, and the part's length if it is recorded.
-fn identify(head: &[u8; 64], off: u64) -> Option<(Told, Option<u64>)> {
+fn identify(head: &[u8; 64], off: u64) -> Option<(Identified, Option<u64>)> {
     match log_id(head) {
-        Some(id) if check_log_header(head, None, id, off).is_ok() => Some((Told::Log(id), None)),
+        Some(id) if check_log_header(head, None, id, off).is_ok() => {
+            Some((Identified::Log(id), None))
+        }
         _ => SALVAGES.iter().find_map(|salvage| {
             let (id, len) = (salvage.identify)(head, off)?;
-            Some((Told::Item(salvage.owner, id), len))
+            Some((Identified::Item(salvage.owner, id), len))
         }),
     }
 }
 
 /// Returns unnamed parts identified by their headers, with the space up to the next part.
-fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Told)> {
+fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Identified)> {
     if source.trust == Trust::Whole {
         return Vec::new();
     }
@@ -93,7 +95,7 @@ pub(super) fn find_logs(source: &Source, logs: &mut Vec<FoundLog>, findings: &mu
     let told = unnamed(source, pool)
         .into_iter()
         .filter_map(|(span, told)| match told {
-            Told::Log(id) if source.wants_unnamed_log(id) => Some((id, span)),
+            Identified::Log(id) if source.wants_unnamed_log(id) => Some((id, span)),
             _ => None,
         });
     for (id, span) in named.chain(told) {
@@ -135,21 +137,23 @@ pub(super) fn take_nodes(
         Some(header) if !power_lost => redo_words(pool, header),
         _ => BTreeMap::new(),
     };
-    let mut rescue = Rescue::new(pool, words, !power_lost);
-    let mut found = Vec::new();
+    let mut nodes = NodeSalvage::new(pool, words, !power_lost);
+    let mut extents = Vec::new();
     for (span, told) in unnamed(source, pool) {
-        if let Told::Item(owner, id) = told
+        if let Identified::Item(owner, id) = told
             && source.wants_unnamed(owner, id)
         {
-            found.push(Unnamed { owner, id, span });
+            extents.push(Unnamed { owner, id, span });
         }
     }
     for salvage in SALVAGES {
-        let own: Vec<_> = found.extract_if(.., |f| f.owner == salvage.owner).collect();
-        let nodes = (salvage.nodes)(&source.state, &own, &mut rescue);
-        rescue.add(nodes);
+        let own: Vec<_> = extents
+            .extract_if(.., |f| f.owner == salvage.owner)
+            .collect();
+        let found = (salvage.nodes)(&source.state, &own, &mut nodes);
+        nodes.add(found);
     }
-    rescue.run(gathered, findings, watch)
+    nodes.run(gathered, findings, watch)
 }
 
 /// Returns the words that interrupted batches of links write.

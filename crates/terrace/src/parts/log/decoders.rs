@@ -228,7 +228,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
         }
         // Salvage takes the log of any database and leaves the check to its caller.
         Err(e) if found.problems == 0 && log_database(bytes) == Some(DB) => Err(format!(
-            "a rescue finds nothing wrong where a replay says: {e}"
+            "salvage finds nothing wrong where a replay says: {e}"
         )),
         Err(e) => Ok(refused(&e)),
     }

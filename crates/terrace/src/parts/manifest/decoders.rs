@@ -193,7 +193,7 @@ fn run<R: Registry>(bytes: &[u8]) -> Result<Seen, String> {
     {
         return Ok(Seen::Refused(kind_of("salvage", "known owners")));
     }
-    let salvaged = salvaged.map_err(|e| format!("a rescue fails: {e}"))?;
+    let salvaged = salvaged.map_err(|e| format!("salvage fails: {e}"))?;
     match replayed {
         Ok(replayed) => {
             let state = &replayed.state;
@@ -212,7 +212,7 @@ fn run<R: Registry>(bytes: &[u8]) -> Result<Seen, String> {
                     same("what is salvaged", &salvaged.state, state)?;
                 }
                 _ if salvaged.records > replayed.number => {}
-                _ => return Err("a rescue finds wrong what a replay reads".into()),
+                _ => return Err("salvage finds wrong what a replay reads".into()),
             }
             let spans = state.spans().len().min(15) as u64;
             let shape = replayed.number.min(15) << 8 | spans << 4;

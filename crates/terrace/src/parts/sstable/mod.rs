@@ -30,8 +30,8 @@
 )]
 
 mod block;
+mod block_scan;
 mod build;
-mod carve;
 mod compress;
 mod cursor;
 #[cfg(feature = "decoders")]

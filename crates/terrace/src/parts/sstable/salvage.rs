@@ -2,7 +2,7 @@
 //!
 //! The footer leads to the index, and the index to all other blocks. Every block is checked
 //! separately; a damaged one is reported with its offset, and the walk continues after it. If the
-//! footer or an index block is damaged, blocks are found by their checksums (carve.rs), and only
+//! footer or an index block is damaged, blocks are found by their checksums (block_scan.rs), and only
 //! data between the blocks found counts as lost.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use terrace_media::{File, FileSystem, OpenMode};
 
 use super::SstCache;
 use super::block::Block;
-use super::carve::{Carver, block_at};
+use super::block_scan::{BlockScan, block_at};
 use super::fetch::{ReadCounts, TableFile};
 use super::layout::{
     BlockKind, FOOTER_BYTES, Features, Footer, FooterError, Handle, MAGIC, split_key,
@@ -176,14 +176,14 @@ struct Walk<'a> {
     file: TableFile,
     found: Salvaged,
     counts: ReadCounts,
-    carver: Carver,
+    scan: BlockScan,
     /// The separator of the data block walked last, or its last key, and the end of the block.
     last: Option<KeyPlace>,
     end: u64,
     visit: Visit<'a>,
 }
 
-/// The block found after carved data blocks.
+/// The block found after data blocks found by scanning.
 enum Behind {
     /// A block of another kind, and whether there is damage before it.
     Block(Handle, BlockKind, bool),
@@ -205,7 +205,7 @@ impl<'a> Walk<'a> {
             file: TableFile::new(file, path, number, Arc::new(SstCache::new(0)))?,
             found,
             counts: ReadCounts::default(),
-            carver: Carver::new(),
+            scan: BlockScan::new(),
             last: None,
             end: 0,
             visit,
@@ -285,7 +285,7 @@ impl<'a> Walk<'a> {
             }
             let at = handle.end();
             let file = &self.file;
-            let next = self.carver.next(file, at, file_bytes, &mut self.counts);
+            let next = self.scan.next(file, at, file_bytes, &mut self.counts);
             behind = match self.readable(at, next)? {
                 Some((handle, kind)) => Behind::Block(handle, kind, handle.offset > at),
                 None => Behind::Nothing,
@@ -305,7 +305,7 @@ impl<'a> Walk<'a> {
         loop {
             let at = self.end;
             let file = &self.file;
-            let next = self.carver.next(file, at, data_end, &mut self.counts);
+            let next = self.scan.next(file, at, data_end, &mut self.counts);
             let next = self.readable(at, next)?;
             let gap = next.map_or(at < data_end, |(handle, _)| handle.offset > at);
             let Some((handle, BlockKind::Data)) = next else {

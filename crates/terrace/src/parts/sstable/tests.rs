@@ -7,7 +7,7 @@ mod hostile;
 mod meta;
 mod model;
 mod rates;
-mod rescue;
+mod salvage;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

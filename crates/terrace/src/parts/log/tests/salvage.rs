@@ -38,7 +38,7 @@ fn damage_value(bytes: &mut [u8], number: u64) {
     bytes[at.unwrap()] ^= 1;
 }
 
-fn rescue(fs: &dyn FileSystem, bytes: &[u8]) -> (Salvaged, usize) {
+fn salvage_all(fs: &dyn FileSystem, bytes: &[u8]) -> (Salvaged, usize) {
     let file = fs.open(Path::new(FILE), OpenMode::CreateNew).unwrap();
     file.write_at(0, bytes).unwrap();
     let span = Span {
@@ -69,7 +69,7 @@ fn values_in_flight_are_no_damage() {
         fs.create_dir_all(Path::new("/db")).unwrap();
         let mut bytes = log(bad + 2, settled);
         (2..bad + 2).for_each(|number| damage_value(&mut bytes, number));
-        let (found, told) = rescue(&*fs, &bytes);
+        let (found, told) = salvage_all(&*fs, &bytes);
         assert_eq!(found.records, 1);
         assert_eq!(found.stranded, 1);
         let (replayed, end) = read_file(&fs, 7);

@@ -20,13 +20,13 @@ const REACH: usize = 256 << 10;
 const SUMMED_MAX: u64 = 16 << 30;
 
 /// A search for the blocks of one table.
-pub(super) struct Carver {
+pub(super) struct BlockScan {
     summed: u64,
 }
 
-impl Carver {
-    pub(super) fn new() -> Carver {
-        Carver { summed: 0 }
+impl BlockScan {
+    pub(super) fn new() -> BlockScan {
+        BlockScan { summed: 0 }
     }
 
     /// Returns the block that begins at `at`, or else the first block of entries that begins after

@@ -8,7 +8,7 @@ use super::*;
 
 /// The result of a walk over a damaged table.
 #[derive(Default)]
-struct Rescue {
+struct Found {
     rows: Rows,
     ranges: Vec<RangeDelete>,
     lost: Vec<LostKeys>,
@@ -16,8 +16,8 @@ struct Rescue {
     blocks: Vec<(BlockKind, u64, u64)>,
 }
 
-fn rescue(fs: &dyn FileSystem, named: Option<u64>) -> (Rescue, Salvaged) {
-    let mut rescue = Rescue::default();
+fn salvage_all(fs: &dyn FileSystem, named: Option<u64>) -> (Found, Salvaged) {
+    let mut all = Found::default();
     let found = salvage(fs, file(), named, &mut |piece| {
         match piece {
             Piece::Entry(entry) => {
@@ -27,26 +27,26 @@ fn rescue(fs: &dyn FileSystem, named: Option<u64>) -> (Rescue, Salvaged) {
                     expiry: entry.expiry,
                     value: entry.value.to_vec(),
                 };
-                rescue.rows.insert(place, row);
+                all.rows.insert(place, row);
             }
-            Piece::RangeDelete(range) => rescue.ranges.push(range.clone()),
+            Piece::RangeDelete(range) => all.ranges.push(range.clone()),
             Piece::Block {
                 kind,
                 offset,
                 stored_bytes,
                 ..
-            } => rescue.blocks.push((kind, offset, stored_bytes)),
+            } => all.blocks.push((kind, offset, stored_bytes)),
             Piece::Problem(problem) => {
-                rescue.lost.extend(problem.lost);
-                rescue.problems.push(problem.text);
+                all.lost.extend(problem.lost);
+                all.problems.push(problem.text);
             }
         }
         Ok(())
     });
-    (rescue, found.unwrap())
+    (all, found.unwrap())
 }
 
-impl Rescue {
+impl Found {
     /// Checks that nothing is invented and every missing entry is reported.
     fn check(&self, model: &Model, what: &str) {
         let is_lost = |keyspace: u32, key: &[u8]| {
@@ -135,7 +135,7 @@ fn damage(fs: &dyn FileSystem, good: &[u8], spots: &[(usize, usize)]) {
 fn entries_need_no_footer_and_no_index() {
     each(|fs, model, what| {
         let good = bytes_of(fs, file());
-        let (whole, found) = rescue(fs, Some(NUMBER));
+        let (whole, found) = salvage_all(fs, Some(NUMBER));
         assert_eq!((whole.problems.len(), found.problems), (0, 0), "{what}");
         assert_eq!((&whole.rows, &whole.ranges), (&model.rows, &model.ranges));
         let footer = (good.len() - FOOTER_BYTES, FOOTER_BYTES);
@@ -151,11 +151,11 @@ fn entries_need_no_footer_and_no_index() {
         );
         for spot in spots {
             damage(fs, &good, &[(spot.0 + spot.1 / 2, 1)]);
-            let (rescue, found) = rescue(fs, Some(NUMBER));
+            let (all, found) = salvage_all(fs, Some(NUMBER));
             assert!(found.problems > 0, "{what}: {spot:?}");
-            assert_eq!(rescue.rows, model.rows, "{what}: {spot:?}");
-            assert_eq!(rescue.ranges, model.ranges, "{what}: {spot:?}");
-            assert_eq!(rescue.lost, [], "{what}: {:?}", rescue.problems);
+            assert_eq!(all.rows, model.rows, "{what}: {spot:?}");
+            assert_eq!(all.ranges, model.ranges, "{what}: {spot:?}");
+            assert_eq!(all.lost, [], "{what}: {:?}", all.problems);
         }
     });
 }
@@ -166,7 +166,7 @@ fn entries_need_no_footer_and_no_index() {
 fn what_is_whole_beside_damage_comes_back() {
     each(|fs, model, what| {
         let good = bytes_of(fs, file());
-        let (whole, _) = rescue(fs, Some(NUMBER));
+        let (whole, _) = salvage_all(fs, Some(NUMBER));
         let data = whole
             .blocks
             .iter()
@@ -175,9 +175,9 @@ fn what_is_whole_beside_damage_comes_back() {
         let footer = (good.len() - 3, 3);
         for at in (0..good.len() - FOOTER_BYTES).step_by(43) {
             damage(fs, &good, &[(at, 1), footer]);
-            let (rescue, _) = rescue(fs, Some(NUMBER));
-            rescue.check(model, &format!("{what}: byte {at}"));
-            let blocks = rescue.blocks.iter().filter(|b| b.0 == BlockKind::Data);
+            let (salvage_all, _) = salvage_all(fs, Some(NUMBER));
+            all.check(model, &format!("{what}: byte {at}"));
+            let blocks = all.blocks.iter().filter(|b| b.0 == BlockKind::Data);
             assert!(blocks.count() + 1 >= data, "{what}: byte {at} costs more");
         }
         // Two adjacent blocks, an index block and a data block, and so on.
@@ -190,8 +190,8 @@ fn what_is_whole_beside_damage_comes_back() {
                 })
                 .collect();
             damage(fs, &good, &spots);
-            let (rescue, _) = rescue(fs, Some(NUMBER));
-            rescue.check(model, &format!("{what}: turn {turn}, {spots:?}"));
+            let (salvage_all, _) = salvage_all(fs, Some(NUMBER));
+            all.check(model, &format!("{what}: turn {turn}, {spots:?}"));
         }
     });
 }
@@ -203,18 +203,18 @@ fn a_part_of_a_table_comes_back() {
         let good = bytes_of(fs, file());
         for len in (0..good.len()).step_by(83) {
             overwrite(fs, file(), &good[..len]);
-            let (rescue, _) = rescue(fs, Some(NUMBER));
-            rescue.check(model, &format!("{what}: cut off at {len}"));
+            let (salvage_all, _) = salvage_all(fs, Some(NUMBER));
+            all.check(model, &format!("{what}: cut off at {len}"));
             let mut bytes = good.clone();
             bytes[..len].fill(0);
             overwrite(fs, file(), &bytes);
-            let (rescue, _) = self::rescue(fs, Some(NUMBER));
-            rescue.check(model, &format!("{what}: zeros up to {len}"));
+            let (salvage_all, _) = self::salvage_all(fs, Some(NUMBER));
+            all.check(model, &format!("{what}: zeros up to {len}"));
         }
         // Blocks of another table are not taken for this table's.
         let (other, _) = {
             damage(fs, &good, &[(good.len() - 3, 3)]);
-            rescue(fs, Some(NUMBER + 1))
+            salvage_all(fs, Some(NUMBER + 1))
         };
         assert!(other.rows.is_empty() && !other.lost.is_empty(), "{what}");
     });
