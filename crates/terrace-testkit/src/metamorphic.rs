@@ -57,7 +57,7 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     leveled.levels = [4, 5, 7][rng.usize(..3)];
     leveled.dynamic_sizes = rng.bool();
     leveled.block_bytes = [256, 1024][rng.usize(..2)];
-    leveled.compaction_parts_max = [1, 2, 16][rng.usize(..3)];
+    leveled.subcompactions_max = [1, 2, 16][rng.usize(..3)];
     let compressions = [Compression::None, Compression::Lz4];
     leveled.compression_upper = compressions[rng.usize(..2)];
     leveled.compression = compressions[rng.usize(..2)];

@@ -14,7 +14,7 @@ use terrace_media::{FileSystem, Pool};
 
 use super::open::DbBuilder;
 use crate::error::{Error, Result};
-use crate::options::file::{Fixed, NAME};
+use crate::options::file::{NAME, OptionsFile};
 use crate::parts::reserve::Row;
 use crate::stages::Shared;
 
@@ -24,7 +24,7 @@ const MOVES_ROOT: usize = 11;
 impl DbBuilder {
     /// Refuses the directory if it is a copy, the original exists, and both use the same pool.
     /// `fixed` is that of the directory.
-    pub(super) fn check_not_copied(&self, fixed: &Fixed) -> Result<()> {
+    pub(super) fn check_not_copied(&self, fixed: &OptionsFile) -> Result<()> {
         let (Some(original), Some(pool)) = (&fixed.folder, &fixed.pool_path) else {
             return Ok(());
         };
@@ -32,7 +32,7 @@ impl DbBuilder {
             return Ok(());
         }
         // An original that cannot be read proves nothing.
-        let found = Fixed::read(&self.fs, original).ok().flatten();
+        let found = OptionsFile::read(&self.fs, original).ok().flatten();
         let wanted = self.options.pool.path.as_ref().unwrap_or(pool);
         if found.is_none_or(|found| found.id != fixed.id)
             || !self.is_same(&self.path.join(wanted), &original.join(pool))
@@ -52,7 +52,7 @@ impl DbBuilder {
 
     /// Refuses a directory if another one of the same database has been opened with the pool since.
     /// `fixed` is that of the directory.
-    pub(super) fn check_not_left(&self, fixed: &Fixed, pool: &Pool) -> Result<()> {
+    pub(super) fn check_not_left(&self, fixed: &OptionsFile, pool: &Pool) -> Result<()> {
         if self.options.read_only || fixed.folder.is_none() || pool.root(MOVES_ROOT) <= fixed.moves
         {
             return Ok(());
@@ -70,8 +70,8 @@ impl DbBuilder {
 
     /// Keeps the options in use for the next open, if they differ from the previous ones, and
     /// counts a move.
-    pub(super) fn keep_options(&self, before: &Fixed, shared: &Shared) -> Result<()> {
-        let now = Fixed::of(&shared.stated, before.id, before.pool_uuid.clone());
+    pub(super) fn keep_options(&self, before: &OptionsFile, shared: &Shared) -> Result<()> {
+        let now = OptionsFile::of(&shared.stated, before.id, before.pool_uuid.clone());
         let mut now = now.in_folder(&self.path);
         now.kept.carry(&before.kept);
         let is_moved = before.folder.is_some() && now.folder != before.folder;

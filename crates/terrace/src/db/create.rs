@@ -29,7 +29,7 @@ use super::{Db, RecoveryReport};
 use crate::designs::OWNERS;
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::options::file::{Fixed, NAME as OPTIONS};
+use crate::options::file::{NAME as OPTIONS, OptionsFile};
 use crate::parts::manifest::layout::{HEADER_BYTES, manifest_database};
 use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest};
 use crate::parts::redo::RedoArea;
@@ -158,7 +158,7 @@ impl Db {
         builder.options.error_if_missing = true;
         builder.fix_path()?;
         let lock = builder.lock_folder()?;
-        let Some(fixed) = Fixed::read(&builder.fs, &builder.path)? else {
+        let Some(fixed) = OptionsFile::read(&builder.fs, &builder.path)? else {
             return Err(Error::invalid("the database went away meanwhile"));
         };
         let mut pool = fixed.pool_path.as_ref().map(|at| builder.path.join(at));
@@ -369,7 +369,7 @@ impl DbBuilder {
         // PERSIST: everything in the pool before OPTIONS, which makes the directory a database,
         // OPTIONS before the word that records it (C3), and the word before the mark is removed.
         // Between them, an open finds OPTIONS, sets the word and removes the mark.
-        let fixed = Fixed::of(&shared.stated, db, pool).in_folder(&self.path);
+        let fixed = OptionsFile::of(&shared.stated, db, pool).in_folder(&self.path);
         fixed.write_new(&self.fs, &self.path)?;
         match shared.pool_outlives() {
             true => shared.pool.set_roots(&[(CREATED_ROOT, 1)])?,
@@ -431,7 +431,7 @@ impl DbBuilder {
     /// caller knows its owner.
     pub(super) fn remove_own(&self, db: DbId, pool: Option<PathBuf>) {
         let fs = &*self.fs;
-        if Fixed::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {
+        if OptionsFile::read(&self.fs, &self.path).is_ok_and(|f| f.is_some_and(|f| f.id == db)) {
             let _ = fs.remove(&self.path.join(OPTIONS));
             // PERSIST: the removal of the database before that of its parts. Reversed, a crash
             // could leave one that opens and lacks some of them.

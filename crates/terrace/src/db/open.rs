@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{self, Every, event};
 use crate::metrics::human_bytes;
-use crate::options::file::{Fixed, NAME as OPTIONS};
+use crate::options::file::{NAME as OPTIONS, OptionsFile};
 use crate::options::{Design, MediumChoice, Options, Workers};
 use crate::parts::manifest::{FILE_NAME as MANIFEST, Manifest, ManifestError};
 use crate::parts::redo::RedoArea;
@@ -152,7 +152,7 @@ impl DbBuilder {
         let started = Instant::now();
         self.fix_path()?;
         if !self.stated
-            && let Some(fixed) = Fixed::read(&self.fs, &self.path)?
+            && let Some(fixed) = OptionsFile::read(&self.fs, &self.path)?
         {
             self.options = fixed.options(&self.path)?;
         }
@@ -197,7 +197,7 @@ impl DbBuilder {
         made: &mut Option<Made>,
     ) -> Result<(Arc<Engine>, RecoveryReport)> {
         let mut report = RecoveryReport::default();
-        let fixed = Fixed::read(&self.fs, &self.path)?;
+        let fixed = OptionsFile::read(&self.fs, &self.path)?;
         let (mut shared, pool_is_new) = match &fixed {
             Some(fixed) => {
                 let found = self.reopen(fixed, &mut report)?;
@@ -430,7 +430,7 @@ impl DbBuilder {
     }
 
     /// Refuses a manifest that does not belong to the database in OPTIONS.
-    fn check_owner(&self, fixed: &Fixed, manifest: &Manifest) -> Result<()> {
+    fn check_owner(&self, fixed: &OptionsFile, manifest: &Manifest) -> Result<()> {
         if manifest.db() == fixed.id {
             return Ok(());
         }
@@ -459,7 +459,7 @@ impl DbBuilder {
 
     /// Opens the pool that OPTIONS names, and checks that it is the right one. Returns true if the
     /// pool is new, since it does not outlive the process.
-    fn reopen(&self, fixed: &Fixed, report: &mut RecoveryReport) -> Result<(Shared, bool)> {
+    fn reopen(&self, fixed: &OptionsFile, report: &mut RecoveryReport) -> Result<(Shared, bool)> {
         if self.options.error_if_exists {
             return Err(Error::invalid(format!(
                 "there is a database in {} already",
@@ -560,7 +560,7 @@ impl DbBuilder {
 
 impl DbBuilder {
     /// Returns the design of a database.
-    fn design(&self, fixed: &Fixed) -> Result<Design> {
+    fn design(&self, fixed: &OptionsFile) -> Result<Design> {
         fixed.design.parse().map_err(|_| {
             Error::new(
                 ErrorKind::Unsupported,

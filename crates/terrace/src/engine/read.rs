@@ -107,7 +107,7 @@ impl Engine {
             // The order matters. Time first, so that it was told before the number was read. View
             // last: it contains every memtable and every range delete of numbers that were visible
             // before it was pinned.
-            let time = self.shared.time.told();
+            let time = self.shared.time.handed_out();
             probe.at = self.shared.sequencer.visible();
             let view = self.views.pin();
             canary::stand_still();
@@ -174,7 +174,7 @@ impl Engine {
         let is_certain = match (&found, expiry) {
             (Some(_), 0) => true,
             (Some(_), expiry) => !is_past(expiry, self.shared.time.now()),
-            (None, expiry) => is_past(expiry, time) || self.shared.time.told() == time,
+            (None, expiry) => is_past(expiry, time) || self.shared.time.handed_out() == time,
         };
         is_certain.then_some(found)
     }

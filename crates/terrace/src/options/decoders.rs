@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace_media::decoder::{Decoder, Seen, kind_of, same};
 
 use super::Options;
-use super::file::Fixed;
+use super::file::OptionsFile;
 use crate::types::DbId;
 
 pub(crate) fn decoders() -> Vec<Decoder> {
@@ -15,7 +15,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             let text = |pool: Option<&str>| {
                 let mut options = Options::default();
                 options.pool.path = pool.map(Into::into);
-                Fixed::of(&options, DbId(*b"0123456789abcdef"), "00ff".into())
+                OptionsFile::of(&options, DbId(*b"0123456789abcdef"), "00ff".into())
                     .print()
                     .into_bytes()
             };
@@ -34,9 +34,9 @@ pub(crate) fn decoders() -> Vec<Decoder> {
         },
         run: |bytes| {
             let path = Path::new("OPTIONS");
-            match Fixed::parse(&String::from_utf8_lossy(bytes), path) {
+            match OptionsFile::parse(&String::from_utf8_lossy(bytes), path) {
                 Ok(fixed) => {
-                    let again = Fixed::parse(&fixed.print(), path);
+                    let again = OptionsFile::parse(&fixed.print(), path);
                     let again = again.map_err(|e| format!("its own text: {e}"))?;
                     same("what is fixed", &again, &fixed)?;
                     let options = fixed.options(Path::new("db"));

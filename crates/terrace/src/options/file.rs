@@ -38,7 +38,7 @@ const OWN: [&str; 9] = [
 
 /// The options fixed at creation, and those kept with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fixed {
+pub(crate) struct OptionsFile {
     pub(crate) id: DbId,
     pub(crate) design: String,
     /// `None`: medium `Dram`. A moved pool is found at its last name.
@@ -55,10 +55,10 @@ pub(crate) struct Fixed {
     pub(crate) kept: Kept,
 }
 
-impl Fixed {
+impl OptionsFile {
     /// Returns what `options` fix for the database `id` and the pool with this uuid.
-    pub(crate) fn of(options: &Options, id: DbId, pool_uuid: String) -> Fixed {
-        Fixed {
+    pub(crate) fn of(options: &Options, id: DbId, pool_uuid: String) -> OptionsFile {
+        OptionsFile {
             id,
             design: options.design_of_new().to_string(),
             pool_path: options.pool.path.clone(),
@@ -94,7 +94,7 @@ impl Fixed {
         text
     }
 
-    pub(super) fn parse(text: &str, path: &Path) -> Result<Fixed> {
+    pub(super) fn parse(text: &str, path: &Path) -> Result<OptionsFile> {
         let damaged = |what: String| {
             Error::corruption(format!(
                 "{} is damaged ({what}); restore it from a copy of the database, or rebuild \
@@ -148,7 +148,7 @@ impl Fixed {
         let kept = kept.map(|(&name, &value)| (name.to_owned(), value.to_owned()));
         let id = get("id")?;
         let id = DbId::parse(id).ok_or_else(|| damaged(format!("id is {id:?}, no identity")))?;
-        Ok(Fixed {
+        Ok(OptionsFile {
             id,
             design: get("design")?.to_owned(),
             pool_path: (!pool.is_empty()).then(|| PathBuf::from(pool)),
@@ -164,7 +164,7 @@ impl Fixed {
     }
 
     /// Returns the same, written for the directory `dir`.
-    pub(crate) fn in_folder(self, dir: &Path) -> Fixed {
+    pub(crate) fn in_folder(self, dir: &Path) -> OptionsFile {
         // Any other path is inside the directory, so a copy contains the pool too. A name with a
         // line break cannot be stored.
         let is_outside = |pool: &PathBuf| {
@@ -172,7 +172,7 @@ impl Fixed {
         };
         let has_line = dir.to_str().is_some_and(|dir| !dir.contains('\n'));
         let folder = self.pool_path.as_ref().filter(|pool| is_outside(pool));
-        Fixed {
+        OptionsFile {
             folder: folder.filter(|_| has_line).map(|_| dir.to_owned()),
             ..self
         }
@@ -201,7 +201,7 @@ impl Fixed {
     }
 
     /// Reads the file in the directory `dir`; `None` if there is none.
-    pub(crate) fn read(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<Option<Fixed>> {
+    pub(crate) fn read(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<Option<OptionsFile>> {
         let path = dir.join(NAME);
         if !fs
             .exists(&path)
@@ -223,7 +223,7 @@ impl Fixed {
         let mut bytes = vec![0; len as usize];
         file.read_exact_at(0, &mut bytes)
             .map_err(|e| Error::io("read", &path, e))?;
-        Fixed::parse(&String::from_utf8_lossy(&bytes), &path).map(Some)
+        OptionsFile::parse(&String::from_utf8_lossy(&bytes), &path).map(Some)
     }
 
     /// Replaces the file, durably on return.
@@ -284,7 +284,7 @@ impl Options {
     pub fn load(path: impl AsRef<Path>) -> Result<Option<Options>> {
         let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
         let dir = path.as_ref();
-        match Fixed::read(&fs, dir)? {
+        match OptionsFile::read(&fs, dir)? {
             Some(fixed) => fixed.options(dir).map(Some),
             None => Ok(None),
         }
@@ -295,11 +295,11 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn fixed() -> Fixed {
+    fn fixed() -> OptionsFile {
         let mut options = Options::default();
         options.pool.path = Some("pool = with spaces".into());
-        let fixed = Fixed::of(&options, DbId(*b"sixteen bytes id"), "00ff".into());
-        Fixed {
+        let fixed = OptionsFile::of(&options, DbId(*b"sixteen bytes id"), "00ff".into());
+        OptionsFile {
             folder: Some("a folder".into()),
             ..fixed
         }
@@ -310,11 +310,11 @@ mod tests {
     fn names_of_folders_are_no_lines() {
         let mut options = Options::default();
         options.pool.path = Some("/pool".into());
-        let fixed = Fixed::of(&options, DbId(*b"sixteen bytes id"), "00ff".into());
+        let fixed = OptionsFile::of(&options, DbId(*b"sixteen bytes id"), "00ff".into());
         for (dir, noted) in [("/a = b", true), ("/a\nid = 0", false)] {
             let fixed = fixed.clone().in_folder(Path::new(dir));
             assert_eq!(fixed.folder.is_some(), noted, "{dir}");
-            let read = Fixed::parse(&fixed.print(), Path::new(NAME)).unwrap();
+            let read = OptionsFile::parse(&fixed.print(), Path::new(NAME)).unwrap();
             assert_eq!(read, fixed);
         }
     }
@@ -325,18 +325,18 @@ mod tests {
     fn a_changed_byte_is_noticed() {
         let text = fixed().print();
         let path = Path::new("OPTIONS");
-        assert_eq!(Fixed::parse(&text, path).unwrap(), fixed());
+        assert_eq!(OptionsFile::parse(&text, path).unwrap(), fixed());
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
             let changed = String::from_utf8_lossy(&bytes).into_owned();
-            if let Ok(found) = Fixed::parse(&changed, path) {
+            if let Ok(found) = OptionsFile::parse(&changed, path) {
                 panic!("byte {at} changed and {found:?} was believed");
             }
         }
         for end in 0..text.len() {
             assert!(
-                Fixed::parse(&text[..end], path).is_err(),
+                OptionsFile::parse(&text[..end], path).is_err(),
                 "cut at byte {end}"
             );
         }
@@ -346,11 +346,11 @@ mod tests {
     #[test]
     fn values_keep_their_ends() {
         for pool in ["pool =", "pool = ", " pool", "="] {
-            let fixed = Fixed {
+            let fixed = OptionsFile {
                 pool_path: Some(pool.into()),
                 ..fixed()
             };
-            let found = Fixed::parse(&fixed.print(), Path::new("OPTIONS")).unwrap();
+            let found = OptionsFile::parse(&fixed.print(), Path::new("OPTIONS")).unwrap();
             assert_eq!(found, fixed);
         }
     }
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_unsupported() {
         let text = fixed().print().replace("format = 2", "format = 3");
-        let error = Fixed::parse(&text, Path::new("OPTIONS")).unwrap_err();
+        let error = OptionsFile::parse(&text, Path::new("OPTIONS")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 
@@ -375,7 +375,7 @@ mod tests {
             "checksum = {:08x}\n",
             crc_fast::crc32_iscsi(text.as_bytes())
         ));
-        let fixed = Fixed::parse(&text, Path::new("OPTIONS")).unwrap();
+        let fixed = OptionsFile::parse(&text, Path::new("OPTIONS")).unwrap();
         let options = fixed.options(Path::new("db")).unwrap();
         assert_eq!(options.front.memtable_bytes, 8192);
         assert_eq!(
@@ -391,7 +391,7 @@ mod tests {
         let mut fixed = fixed();
         let lines = [("bottom.leveled.compression".to_owned(), "brotli".to_owned())];
         fixed.kept = Kept::from_lines(lines.into());
-        let parsed = Fixed::parse(&fixed.print(), Path::new("OPTIONS")).unwrap();
+        let parsed = OptionsFile::parse(&fixed.print(), Path::new("OPTIONS")).unwrap();
         let error = parsed.options(Path::new("db")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         let message = error.to_string();

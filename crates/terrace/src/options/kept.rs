@@ -262,7 +262,7 @@ mod tests {
             growth,
             levels,
             dynamic_sizes,
-            compaction_parts_max: _,
+            subcompactions_max: _,
             runs_compact,
             runs_slow,
             runs_stop,

@@ -29,7 +29,7 @@ pub struct LeveledOptions {
     /// `table_bytes` at least, and free threads compact them in parallel.
     /// Larger: large compactions end sooner. Smaller: fewer files that are not full.
     /// Default: 4. Range: 1 (never split) to 64. Changes: on reopen.
-    pub compaction_parts_max: usize,
+    pub subcompactions_max: usize,
     /// The number of runs at which level 0 is compacted.
     /// Larger: less rewriting, slower reads. Default: 4. Range: 1 to 64. Changes: on reopen.
     pub runs_compact: usize,
@@ -91,7 +91,7 @@ impl Default for LeveledOptions {
             growth: 10,
             levels: 6,
             dynamic_sizes: true,
-            compaction_parts_max: 4,
+            subcompactions_max: 4,
             runs_compact: 4,
             runs_slow: 12,
             runs_stop: 36,
@@ -125,8 +125,8 @@ impl LeveledOptions {
             ((2..=100).contains(&self.growth), "growth must be 2 to 100"),
             ((1..=16).contains(&self.levels), "levels must be 1 to 16"),
             (
-                (1..=64).contains(&self.compaction_parts_max),
-                "compaction_parts_max must be 1 to 64",
+                (1..=64).contains(&self.subcompactions_max),
+                "subcompactions_max must be 1 to 64",
             ),
             (
                 (1..=64).contains(&self.runs_compact),
@@ -228,7 +228,7 @@ mod tests {
             level1_bytes: 0,
             growth: 1,
             levels: 0,
-            compaction_parts_max: 0,
+            subcompactions_max: 0,
             runs_compact: 0,
             runs_slow: 5,
             runs_stop: 5,
@@ -246,7 +246,7 @@ mod tests {
             "level1_bytes",
             "growth",
             "levels",
-            "compaction_parts_max",
+            "subcompactions_max",
             "runs_compact",
             "runs_stop",
             "garbage_percent",

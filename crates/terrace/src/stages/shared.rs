@@ -211,7 +211,7 @@ impl Shared {
         let known = self
             .manifest
             .with_state(|state| (state.totals.user, state.time));
-        if known == (totals.user, self.time.told()) && !self.manifest.has_log_ends() {
+        if known == (totals.user, self.time.handed_out()) && !self.manifest.has_log_ends() {
             return Ok(());
         }
         let mut changes = vec![Change::Totals(totals)];
@@ -227,7 +227,7 @@ impl Shared {
 
     /// Returns the change that records the time, if there is any.
     pub(crate) fn time_told(&self) -> Option<Change> {
-        let time = self.time.told();
+        let time = self.time.handed_out();
         (time > 0).then_some(Change::Time { time })
     }
 

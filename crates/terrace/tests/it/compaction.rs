@@ -15,7 +15,7 @@ fn options(parts: usize) -> Options {
     let mut options = settings::small_of(Design::Leveled, Medium::Dax);
     options.pool.size_bytes = 4 << 20;
     options.front.memtable_bytes = 128 << 10;
-    options.bottom.leveled.compaction_parts_max = parts;
+    options.bottom.leveled.subcompactions_max = parts;
     options.bottom.leveled.runs_compact = usize::from(RUNS);
     // Level 0 is compacted only because of the number of its runs.
     options.bottom.leveled.garbage_percent = 1000;

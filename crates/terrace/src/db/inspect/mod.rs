@@ -46,7 +46,7 @@ use std::sync::Arc;
 use terrace_media::{File, FileSystem, OpenMode, OsFs, PoolHeader};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::file::Fixed;
+use crate::options::file::OptionsFile;
 use crate::parts::manifest::FILE_NAME as MANIFEST_FILE;
 use crate::types::EntryKind;
 
@@ -198,7 +198,7 @@ fn home_of(path: &Path) -> Result<Home> {
     }
     let fs: Arc<dyn FileSystem> = Arc::new(OsFs);
     let in_folder = path.join(MANIFEST_FILE);
-    match Fixed::read(&fs, path) {
+    match OptionsFile::read(&fs, path) {
         Ok(Some(fixed)) => Ok(match fixed.pool_path {
             Some(pool) => Home::Pool(path.join(pool)),
             None => Home::File(in_folder),

@@ -16,7 +16,7 @@ use super::report::{Findings, PartState};
 use crate::db::inspect::LostKeys;
 use crate::designs::OWNERS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::file::Fixed;
+use crate::options::file::OptionsFile;
 use crate::parts::manifest::item::Owner;
 use crate::parts::manifest::layout::{
     HEADER_BYTES, Roots, decode_header, other_version, version_text,
@@ -59,7 +59,7 @@ pub(super) struct Source {
     /// Table files and log files of the directory by number.
     pub(super) tables: BTreeSet<(u64, String)>,
     pub(super) logs: BTreeSet<(u64, String)>,
-    pub(super) fixed: Option<Fixed>,
+    pub(super) fixed: Option<OptionsFile>,
     pub(super) pool: Option<SourcePool>,
     pub(super) trust: Trust,
     pub(super) state: State,
@@ -507,9 +507,9 @@ fn read_fixed(
     fs: &Arc<dyn FileSystem>,
     dir: &Path,
     findings: &mut Findings,
-) -> Result<Option<Fixed>> {
+) -> Result<Option<OptionsFile>> {
     let place = (dir.join("OPTIONS"), None, 0);
-    match Fixed::read(fs, dir) {
+    match OptionsFile::read(fs, dir) {
         Ok(Some(fixed)) => {
             findings.part("options", place, PartState::Used, 0, "");
             Ok(Some(fixed))

@@ -36,38 +36,44 @@ pub(crate) struct Value<'a> {
 pub(crate) struct Time {
     clock: Arc<dyn Clock>,
     /// The largest time returned; 0: nothing expires.
-    told: AtomicU64,
+    handed_out: AtomicU64,
 }
 
 impl Time {
-    /// Creates the time of a database whose largest time so far is `told`.
-    pub(crate) fn new(clock: Arc<dyn Clock>, told: Millis) -> Time {
+    /// Creates the time of a database whose largest time so far is `handed_out`.
+    pub(crate) fn new(clock: Arc<dyn Clock>, handed_out: Millis) -> Time {
         Time {
             clock,
-            told: AtomicU64::new(told),
+            handed_out: AtomicU64::new(handed_out),
         }
     }
 
     /// Returns the largest time returned so far; 0: nothing expires.
     #[inline]
-    pub(crate) fn told(&self) -> Millis {
+    pub(crate) fn handed_out(&self) -> Millis {
         // Acquire: a read takes the time before its number. A reader that sees an expiring entry
         // sees a time at least as late as any returned before the entry became visible, and one
         // that sees the effects of a job sees a time not before the job's horizon: following the
         // links to them orders both.
-        self.told.load(Ordering::Acquire)
+        self.handed_out.load(Ordering::Acquire)
     }
 
     /// Returns the current time; 0 while nothing expires.
     #[inline]
     pub(crate) fn now(&self) -> Millis {
-        if self.told() == 0 { 0 } else { self.begin() }
+        if self.handed_out() == 0 {
+            0
+        } else {
+            self.begin()
+        }
     }
 
     /// Returns the current time, and starts the time of a database without expiring entries.
     pub(crate) fn begin(&self) -> Millis {
         let clock = self.clock.unix_millis().max(1);
-        self.told.fetch_max(clock, Ordering::Relaxed).max(clock)
+        self.handed_out
+            .fetch_max(clock, Ordering::Relaxed)
+            .max(clock)
     }
 }
 

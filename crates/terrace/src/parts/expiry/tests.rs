@@ -50,12 +50,12 @@ fn time_never_goes_back() {
     let clock = ManualClock::new();
     let time = Time::new(Arc::new(clock.clone()), 0);
     clock.advance(Duration::from_secs(9));
-    assert_eq!((time.now(), time.told()), (0, 0), "nothing expires");
+    assert_eq!((time.now(), time.handed_out()), (0, 0), "nothing expires");
     assert_eq!(time.begin(), 10_000);
     clock.advance(Duration::from_secs(5));
     assert_eq!(time.now(), 15_000);
     clock.set_back(Duration::from_secs(8));
-    assert_eq!((time.now(), time.told()), (15_000, 15_000));
+    assert_eq!((time.now(), time.handed_out()), (15_000, 15_000));
     clock.advance(Duration::from_secs(9));
     assert_eq!(time.now(), 16_000);
     let reopened = Time::new(Arc::new(ManualClock::new()), 16_000);

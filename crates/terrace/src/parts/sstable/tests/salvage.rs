@@ -175,7 +175,7 @@ fn what_is_whole_beside_damage_comes_back() {
         let footer = (good.len() - 3, 3);
         for at in (0..good.len() - FOOTER_BYTES).step_by(43) {
             damage(fs, &good, &[(at, 1), footer]);
-            let (salvage_all, _) = salvage_all(fs, Some(NUMBER));
+            let (all, _) = salvage_all(fs, Some(NUMBER));
             all.check(model, &format!("{what}: byte {at}"));
             let blocks = all.blocks.iter().filter(|b| b.0 == BlockKind::Data);
             assert!(blocks.count() + 1 >= data, "{what}: byte {at} costs more");
@@ -190,7 +190,7 @@ fn what_is_whole_beside_damage_comes_back() {
                 })
                 .collect();
             damage(fs, &good, &spots);
-            let (salvage_all, _) = salvage_all(fs, Some(NUMBER));
+            let (all, _) = salvage_all(fs, Some(NUMBER));
             all.check(model, &format!("{what}: turn {turn}, {spots:?}"));
         }
     });
@@ -203,12 +203,12 @@ fn a_part_of_a_table_comes_back() {
         let good = bytes_of(fs, file());
         for len in (0..good.len()).step_by(83) {
             overwrite(fs, file(), &good[..len]);
-            let (salvage_all, _) = salvage_all(fs, Some(NUMBER));
+            let (all, _) = salvage_all(fs, Some(NUMBER));
             all.check(model, &format!("{what}: cut off at {len}"));
             let mut bytes = good.clone();
             bytes[..len].fill(0);
             overwrite(fs, file(), &bytes);
-            let (salvage_all, _) = self::salvage_all(fs, Some(NUMBER));
+            let (all, _) = salvage_all(fs, Some(NUMBER));
             all.check(model, &format!("{what}: zeros up to {len}"));
         }
         // Blocks of another table are not taken for this table's.

@@ -44,13 +44,13 @@ struct Plan {
     /// LOCK: before the inner's, which is taken under it.
     version: Mutex<Option<Arc<Version>>>,
     /// LOCK: held briefly.
-    parts: Mutex<Parts>,
+    parts: Mutex<Subcompactions>,
     /// Whether its jobs end without a result.
     given_up: AtomicBool,
 }
 
 #[derive(Default)]
-struct Parts {
+struct Subcompactions {
     /// Jobs that have not ended.
     open: usize,
     /// Ranges that are written, and their tables.
@@ -73,7 +73,7 @@ impl Plan {
             version: Mutex::new(Some(inner.version())),
             inner: Arc::clone(inner),
             compaction,
-            parts: Mutex::new(Parts {
+            parts: Mutex::new(Subcompactions {
                 open: 1,
                 written: Vec::new(),
             }),
@@ -127,7 +127,7 @@ impl Plan {
         let options = &self.inner.store.options;
         let bytes: u64 = self.compaction.tables().map(|t| t.meta.bytes).sum();
         let worth = usize::try_from(bytes / options.table_bytes).unwrap_or(usize::MAX);
-        worth.clamp(1, options.compaction_parts_max)
+        worth.clamp(1, options.subcompactions_max)
     }
 
     fn cursor(&self, span: &Span) -> Result<MergeCursor> {

@@ -60,7 +60,7 @@ impl Arenas {
     }
 
     /// Makes `count` arenas ahead of need, faulted in.
-    pub(super) fn stock(&self, count: usize, bytes: u64) -> Result<()> {
+    pub(super) fn preallocate(&self, count: usize, bytes: u64) -> Result<()> {
         let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes, false)).collect();
         let taken = taken?;
         for arena in taken.iter().filter_map(|memory| memory.arena.as_ref()) {

@@ -19,9 +19,9 @@
 //! After a crash: recover.rs. Callers: writers on any thread; one job at a time makes spares.
 
 mod ended;
-mod fault_in;
 mod files;
 mod memtable;
+mod prefault;
 pub(crate) mod recover;
 mod replay;
 mod spare;
@@ -46,9 +46,9 @@ use crate::stages::{
 use crate::types::{Durability, SeqNo};
 
 use ended::finish;
-use fault_in::Cold;
 use files::{LogFiles, end_log};
 use memtable::{Admits, Arenas, Memtable};
+use prefault::Unfaulted;
 use replay::FoundLog;
 use spare::fits;
 
@@ -74,7 +74,7 @@ pub(crate) struct WalMemtable {
     /// Extents that the next opening finds free.
     for_next_opening: Mutex<Vec<Arc<Extent>>>,
     /// Memory that writers will reach soon.
-    cold: Arc<Cold>,
+    unfaulted: Arc<Unfaulted>,
     arenas: Arc<Arenas>,
     log_files: Arc<LogFiles>,
     /// Logs that recovery found and has not replayed yet, oldest first.
@@ -383,7 +383,7 @@ impl Front for WalMemtable {
     }
 
     fn next_job(&self) -> Option<Box<dyn Job>> {
-        self.cold.next_job()
+        self.unfaulted.next_job()
     }
 
     fn spares(&self) -> Option<&dyn Spares> {

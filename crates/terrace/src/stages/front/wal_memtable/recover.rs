@@ -16,9 +16,9 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_media::Prefault;
 
-use super::fault_in::Cold;
 use super::files::LogFiles;
 use super::memtable::Arenas;
+use super::prefault::Unfaulted;
 use super::replay::{FoundLog, FoundPlace, retire_empty};
 use super::spare::{Size, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
@@ -60,7 +60,7 @@ pub(crate) fn recover(
     let arenas = Arc::new(Arenas::new(&shared.memory));
     if shared.options.pool.prefault == Prefault::All && shared.pool_outlives() {
         // The active one, the spare, and those that wait for their flush.
-        arenas.stock(2 + shared.options.front.sealed_count_max, memtable)?;
+        arenas.preallocate(2 + shared.options.front.sealed_count_max, memtable)?;
     }
     // Without a pool the memory of a memtable is its extent.
     let anchor = match flush_to {
@@ -87,8 +87,8 @@ pub(crate) fn recover(
         made => made?,
     };
     let active = Arc::new(active);
-    let cold = Cold::new(shared);
-    cold.add_table(&active);
+    let unfaulted = Unfaulted::new(shared);
+    unfaulted.add_table(&active);
     let shown = Shown {
         active: Arc::clone(&active),
         sealed: Vec::new(),
@@ -104,7 +104,7 @@ pub(crate) fn recover(
         spare: Mutex::new(None),
         making: Mutex::new(()),
         for_next_opening: Mutex::default(),
-        cold,
+        unfaulted,
         arenas,
         log_files,
         found: Arc::new(Mutex::new(found)),

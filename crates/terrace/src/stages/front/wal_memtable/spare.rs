@@ -157,7 +157,7 @@ impl Spares for WalMemtable {
         match self.make_spare(batch, size) {
             Ok(spare) => {
                 let spare = Arc::new(spare);
-                self.cold.add_log(&spare);
+                self.unfaulted.add_log(&spare);
                 *self.spare.lock() = Some(spare);
                 Ok(Spare::Ready)
             }

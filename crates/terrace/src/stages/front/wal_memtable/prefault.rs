@@ -19,7 +19,7 @@ use crate::stages::{Completion, Job, JobKind, Shared, Step};
 const STEP_BYTES: u64 = 4 << 20;
 
 /// Pieces of memory that are still to be faulted in, the most urgent first.
-pub(super) struct Cold {
+pub(super) struct Unfaulted {
     shared: Arc<Shared>,
     pieces: Mutex<VecDeque<Piece>>,
 }
@@ -40,9 +40,9 @@ enum Part {
     Log,
 }
 
-impl Cold {
-    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Cold> {
-        Arc::new(Cold {
+impl Unfaulted {
+    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Unfaulted> {
+        Arc::new(Unfaulted {
             shared: Arc::clone(shared),
             pieces: Mutex::default(),
         })
@@ -78,8 +78,8 @@ impl Cold {
         // BOUND: each iteration takes a piece away.
         while let Some(piece) = pieces.pop_front() {
             if piece.memtable.strong_count() > 0 {
-                return Some(Box::new(FaultIn {
-                    cold: Arc::clone(self),
+                return Some(Box::new(PrefaultJob {
+                    unfaulted: Arc::clone(self),
                     piece: Some(piece),
                 }));
             }
@@ -89,20 +89,20 @@ impl Cold {
 }
 
 /// A job that does one step of a piece, so that other work waits no longer than that.
-struct FaultIn {
-    cold: Arc<Cold>,
+struct PrefaultJob {
+    unfaulted: Arc<Unfaulted>,
     piece: Option<Piece>,
 }
 
-impl Job for FaultIn {
+impl Job for PrefaultJob {
     fn kind(&self) -> JobKind {
         JobKind::Flush
     }
 
     fn step(&mut self) -> Result<Step> {
         let piece = self.piece.take();
-        if let Some(rest) = piece.and_then(|piece| piece.fault_in(&self.cold.shared.pool)) {
-            self.cold.pieces.lock().push_front(rest);
+        if let Some(rest) = piece.and_then(|piece| piece.prefault(&self.unfaulted.shared.pool)) {
+            self.unfaulted.pieces.lock().push_front(rest);
         }
         Ok(Step::Done(Completion::nothing()))
     }
@@ -110,7 +110,7 @@ impl Job for FaultIn {
 
 impl Piece {
     /// Does one step; returns the rest, if any.
-    fn fault_in(mut self, pool: &Pool) -> Option<Piece> {
+    fn prefault(mut self, pool: &Pool) -> Option<Piece> {
         let memtable = self.memtable.upgrade()?;
         let end = match self.part {
             Part::Table => memtable.bump.capacity(),
