@@ -48,9 +48,9 @@ canaries! {
     /// A view lists its oldest source first.
     SourceOrder => "source-order" in "engine/mod.rs",
     /// A rotation forgets to install the view that shows the new memtable.
-    ViewSkipped => "view-skipped" in "stages/front",
+    ViewSkipped => "view-skipped" in "engine/commit.rs",
     /// Garbage of a job is freed while old views may still reach it.
-    GarbageEarly => "garbage-early" in "engine/view.rs",
+    GarbageEarly => "garbage-early" in "engine/view.rs, skiplist/search.rs",
     /// A drain drops tombstones together with the entries that they should delete.
     DrainTombstone => "drain-tombstone" in "repository/drain_job.rs",
     /// Extents of the repository that are mostly dead are never emptied.
@@ -62,9 +62,9 @@ canaries! {
     /// A log is retired before the table of its entries is named.
     LogRetired => "log-retired" in "elastic/copy_in.rs",
     /// A merge takes nodes out of the newer list before they are in the older one.
-    UnlinkFirst => "unlink-first" in "elastic/merge.rs",
+    UnlinkFirst => "unlink-first" in "elastic/merge.rs, parts/redo",
     /// A search continues from a node that a merge has moved.
-    FrontierIgnored => "frontier-ignored" in "elastic/table.rs",
+    FrontierIgnored => "frontier-ignored" in "elastic/table.rs, skiplist/search.rs",
     /// The older table of a merge denies the keys that are moved into it.
     MergeFilters => "merge-filters" in "elastic/merge.rs",
     /// A merge drops versions that a snapshot reads.
@@ -78,9 +78,9 @@ canaries! {
     /// A value is returned although its checksum differs.
     ValueChecksum => "value-checksum" in "parts/skiplist/node.rs",
     /// A range delete becomes visible before a view contains it.
-    RangeUnseen => "range-unseen" in "stages/front",
+    RangeUnseen => "range-unseen" in "engine/commit.rs",
     /// A drain drops range deletes before the entries that they cover.
-    RangeDropped => "range-dropped" in "bottom/*/drain_job.rs",
+    RangeDropped => "range-dropped" in "stages/bottom",
     /// A range delete leaves the repository, and the covered entries stay.
     SweepSkipped => "sweep-skipped" in "repository/sweep.rs",
     /// An expired entry is dropped before the older one that it hides.
@@ -96,7 +96,7 @@ canaries! {
     /// A repair does not report uncertain losses.
     LossUnsaid => "loss-unsaid" in "db/repair",
     /// Jobs begin on the tables of an ingest before they are visible.
-    IngestUnheld => "ingest-unheld" in "engine/ingest.rs",
+    IngestUnheld => "ingest-unheld" in "engine/jobs.rs",
     /// Tables for a job are chosen from a version that was read before it is known which are taken.
     VersionEarly => "version-early" in "bottom/leveled",
     /// The current medium decides whether links are rebuilt, not the one that lost power.
@@ -106,7 +106,7 @@ canaries! {
     /// A point read judges range deletes at another number than it searched at.
     TornGet => "torn-get" in "engine/read.rs",
     /// The time of a read is taken after its number.
-    TimeLast => "time-last" in "parts/snapshots.rs",
+    TimeLast => "time-last" in "engine/read.rs, parts/snapshots.rs",
     /// The time of a snapshot is taken before its number.
     TimeFirst => "time-first" in "parts/snapshots.rs",
     /// Tables that range deletes cover completely stay until they are compacted.
@@ -115,7 +115,7 @@ canaries! {
     SpareUnmade => "spare-unmade" in "engine/admission.rs",
     /// A file with the name of a log or a table is accepted as the database's own, whatever its
     /// contents.
-    ForeignFile => "foreign-file" in "stages/names.rs",
+    ForeignFile => "foreign-file" in "stages/file_names.rs",
 }
 
 /// Returns whether the store is to break here.
