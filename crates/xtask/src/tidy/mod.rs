@@ -4,7 +4,7 @@
 //! in order of path and line. A tree can also be made of strings, which is how each rule's test
 //! proves that the rule fires.
 //!
-//! One file a subject: `text` (length, first line, ASCII, unfinished marks), `modules` (names,
+//! One file a subject: `text` (first line, ASCII, unfinished marks), `modules` (names,
 //! reachability), `imports` (direction), `circles` (of imports), `lines` (a count), `media` (layouts,
 //! unsafe code, persist comments), `links` (documents), `source` (the scanner that all of them read from).
 

@@ -218,13 +218,6 @@ fn a_top_level_module_outside_the_layers_fires() {
 }
 
 #[test]
-fn a_long_file_fires() {
-    let lines = |count: usize| "// x\n".repeat(count - 1);
-    fires(&[("error.rs", &lines(600))], &[]);
-    fires(&[("error.rs", &lines(601))], &["error.rs:601 length"]);
-}
-
-#[test]
 fn a_file_without_a_header_fires() {
     fires(&[("/crates/terrace/build.rs", "//! It.")], &[]);
     let mut tree = Tree::default();

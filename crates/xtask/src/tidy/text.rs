@@ -1,9 +1,6 @@
-//! Rules about a file as text: length, first line, ASCII, unfinished marks.
+//! Rules about a file as text: first line, ASCII, unfinished marks.
 
 use super::Violation;
-
-/// The longest source file.
-const LINES_MAX: usize = 600;
 
 /// Words that mark unfinished work; an issue says it better. Split so that this file passes.
 const UNFINISHED: &[&str] = &[
@@ -30,11 +27,6 @@ pub(crate) fn check(path: &str, content: &[u8], violations: &mut Vec<Violation>)
         return;
     }
     let text = String::from_utf8_lossy(content);
-    let count = text.lines().count();
-    if count > LINES_MAX {
-        let advice = format!("{count} lines; divide the file by subject ({LINES_MAX} at most)");
-        violations.push(Violation::new(path, count, "length", advice));
-    }
     if !text.starts_with("//!") {
         let advice = "start the file with a `//!` line that says what the file is";
         violations.push(Violation::new(path, 1, "header", advice));
