@@ -42,7 +42,7 @@ use search_hints::SearchHints;
 pub(crate) struct SkipList {
     region: Region,
     head: u64,
-    /// The starting points of searches in a memtable. Lists in the pool do not use shortcuts.
+    /// The starting points of searches in a memtable. Lists in the pool do not use search hints.
     search_hints: Option<Arc<SearchHints>>,
 }
 
@@ -56,7 +56,7 @@ impl SkipList {
         }
     }
 
-    /// Lets searches start from `shortcuts`, which must serve no other list. The list must be
+    /// Lets searches start from `search hints`, which must serve no other list. The list must be
     /// empty.
     pub(crate) fn with_search_hints(mut self, mut search_hints: SearchHints) -> SkipList {
         search_hints.reset(self.region.origin());
@@ -64,12 +64,12 @@ impl SkipList {
         self
     }
 
-    /// Returns whether searches start from shortcuts.
+    /// Returns whether searches start from search hints.
     pub(crate) fn has_search_hints(&self) -> bool {
         self.search_hints.is_some()
     }
 
-    /// Takes the shortcuts out of the list. Returns `None` if they are still in use.
+    /// Takes the search hints out of the list. Returns `None` if they are still in use.
     pub(crate) fn take_search_hints(&mut self) -> Option<SearchHints> {
         self.search_hints.take().and_then(Arc::into_inner)
     }

@@ -194,7 +194,7 @@ impl SkipList {
         }
     }
 
-    /// Returns a node on level 1 that shortcuts propose as close before `target`, and prefetches
+    /// Returns a node on level 1 that search hints propose as close before `target`, and prefetches
     /// it. The caller must compare it with `target`.
     #[inline]
     pub(super) fn hint(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {

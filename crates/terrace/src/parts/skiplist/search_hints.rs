@@ -75,7 +75,7 @@ impl Handle {
     }
 }
 
-/// The shortcuts of one list.
+/// The search hints of one list.
 #[derive(Debug)]
 pub(crate) struct SearchHints {
     /// The number of leaves, and the number of bytes that all their first keys share.
@@ -99,7 +99,7 @@ fn leaf_count(bytes: u64) -> usize {
 }
 
 impl SearchHints {
-    /// Creates shortcuts for a memtable of `bytes`. Leaves are allocated on demand.
+    /// Creates search hints for a memtable of `bytes`. Leaves are allocated on demand.
     pub(crate) fn new(bytes: u64) -> SearchHints {
         let count = leaf_count(bytes);
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
@@ -116,7 +116,7 @@ impl SearchHints {
         }
     }
 
-    /// Creates shortcuts for a memtable of `bytes`, if the budget has memory for them.
+    /// Creates search hints for a memtable of `bytes`, if the budget has memory for them.
     pub(crate) fn within(memory: &Memory, bytes: u64) -> Option<SearchHints> {
         let lease = memory.search_hints.take(SearchHints::bytes_for(bytes))?;
         Some(SearchHints {
@@ -125,7 +125,7 @@ impl SearchHints {
         })
     }
 
-    /// Returns the maximum size in bytes of the shortcuts for a memtable of `bytes`.
+    /// Returns the maximum size in bytes of the search hints for a memtable of `bytes`.
     fn bytes_for(bytes: u64) -> u64 {
         let count = leaf_count(bytes);
         let chunks = count.div_ceil(CHUNK_LEAVES);
@@ -134,7 +134,7 @@ impl SearchHints {
         (chunks * chunk + words * size_of::<u64>()) as u64
     }
 
-    /// Clears the shortcuts for use with a list whose offsets begin at `origin`.
+    /// Clears the search hints for use with a list whose offsets begin at `origin`.
     pub(crate) fn reset(&mut self, origin: u64) {
         *self.root.get_mut() = 0;
         self.origin = origin;

@@ -83,7 +83,7 @@ impl Sample {
         Sample { bump, list }
     }
 
-    /// Creates a list with shortcuts, as in a memtable.
+    /// Creates a list with search hints, as in a memtable.
     fn memtable(bytes: u64) -> Sample {
         let Sample { bump, list } = Sample::new(bytes);
         let list = list.with_search_hints(SearchHints::new(bytes));

@@ -147,7 +147,7 @@ pub(crate) fn salvage(
                 )));
             }
             walk.problem(e.offset, e.to_string(), None)?;
-            walk.carve_all()?;
+            walk.scan_all()?;
             return Ok(walk.found);
         }
     };
@@ -227,7 +227,7 @@ impl<'a> Walk<'a> {
                     }
                 }
             }
-            None => self.carve_data(data_end, None).map(drop)?,
+            None => self.scan_data(data_end, None).map(drop)?,
         }
         if let Some(handle) = footer.range_deletes {
             self.range_deletes(handle)?;
@@ -246,7 +246,7 @@ impl<'a> Walk<'a> {
                     self.data(handle, separator)?;
                 }
             }
-            None => self.carve_data(data_end, Some(&separator)).map(drop)?,
+            None => self.scan_data(data_end, Some(&separator)).map(drop)?,
         }
         self.last = Some(separator);
         Ok(())
@@ -260,9 +260,9 @@ impl<'a> Walk<'a> {
     }
 
     /// Carves all intact blocks of a file without footer.
-    fn carve_all(&mut self) -> Result<()> {
+    fn scan_all(&mut self) -> Result<()> {
         let file_bytes = self.file.file_bytes();
-        let mut behind = self.carve_data(file_bytes, None)?;
+        let mut behind = self.scan_data(file_bytes, None)?;
         // Range deletes come next. A damaged stretch there may have contained some, for any key.
         let mut may_lack_ranges = true;
         // BOUND: every iteration continues after a block.
@@ -300,7 +300,7 @@ impl<'a> Walk<'a> {
 
     /// Carves the data blocks from the end of the last one up to `data_end`, or to the first key
     /// after `up_to`.
-    fn carve_data(&mut self, data_end: u64, up_to: Option<&KeyPlace>) -> Result<Behind> {
+    fn scan_data(&mut self, data_end: u64, up_to: Option<&KeyPlace>) -> Result<Behind> {
         // BOUND: every iteration continues after a block.
         loop {
             let at = self.end;
@@ -342,7 +342,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the carved block. Reports a problem and returns `None` if the file cannot be read.
+    /// Returns the block found. Reports a problem and returns `None` if the file cannot be read.
     fn readable<T>(&mut self, at: u64, found: Result<Option<T>>) -> Result<Option<T>> {
         match found {
             Ok(found) => Ok(found),

@@ -1,4 +1,4 @@
-//! Tests of shortcuts: they do not change results, and they lead close to the target.
+//! Tests of search hints: they do not change results, and they lead close to the target.
 
 use super::{Entry, Sample};
 use crate::parts::skiplist::search_hints::SearchHints;
@@ -67,7 +67,7 @@ fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
     all
 }
 
-/// For keys of any shape, the list equals one built without shortcuts.
+/// For keys of any shape, the list equals one built without search hints.
 #[test]
 fn lists_are_the_same_without_them() {
     let mut rng = fastrand::Rng::with_seed(31);
@@ -89,7 +89,7 @@ fn lists_are_the_same_without_them() {
     }
 }
 
-/// For keys of every shape, shortcuts lead to a node few steps before the target. Otherwise they
+/// For keys of every shape, search hints lead to a node few steps before the target. Otherwise they
 /// would cost time and save none.
 #[test]
 fn they_lead_near() {
@@ -126,7 +126,7 @@ fn too_few_leaves_do_no_harm() {
     }
 }
 
-/// When reused for another list at another offset, shortcuts retain nothing of the previous list.
+/// When reused for another list at another offset, search hints retain nothing of the previous list.
 #[test]
 fn nothing_is_left_of_the_list_before() {
     let mut search_hints = SearchHints::new(1 << 20);

@@ -6,7 +6,7 @@
 //!
 //! CRASH: a log file of this database that the manifest does not name had just been made, or was
 //! not needed any more; opening the database removes it. A file without a log's header stays
-//! (`stages/names.rs`).
+//! (`stages/file_names.rs`).
 
 use std::collections::BTreeMap;
 use std::io;
