@@ -1,8 +1,8 @@
 //! The cost of the benchmark's harness: its workloads against hand-written loops, in one run.
 //!
 //! ```sh
-//! cargo run --release -p terrace-bench --example harness_cost            # both parts, half a minute
-//! cargo run --release -p terrace-bench --example harness_cost -- empty   # a store that does nothing
+//! cargo run --release -p terrace-bench --example harness_cost            # both parts
+//! cargo run --release -p terrace-bench --example harness_cost -- empty   # no store
 //! cargo run --release -p terrace-bench --example harness_cost -- store   # a database in memory
 //! ```
 //!

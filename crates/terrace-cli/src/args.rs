@@ -151,9 +151,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) cache_size: Option<u64>,
 
-    /// How new table files below level 1 are compressed; those above are not. "lz4" is fast and about half
-    /// the size for text; "zstd" is smaller and slower to write, and needs a build with the feature "zstd"
-    /// [default: lz4].
+    /// How new table files below level 1 are compressed; those above are not. "lz4" is fast and
+    /// about half the size for text; "zstd" is smaller and slower to write, and needs a build with
+    /// the feature "zstd" [default: lz4].
     #[arg(long, global = true, value_name = "HOW", value_parser = compressions())]
     pub(crate) compression: Option<Compression>,
 

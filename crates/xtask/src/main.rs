@@ -1,8 +1,9 @@
 //! Chores of the Terrace workspace, run as `cargo xtask <command>`.
 //!
 //! `tidy` checks the rules that keep the tree readable: import direction, byte layouts, file
-//! length, reachable modules, links. STYLE.md says why each rule exists. `prose` and `same-code` support
-//! changes of comments. All commands read sources as text and need no other crate, so they build quickly.
+//! length, reachable modules, links. STYLE.md says why each rule exists. `prose` and `same-code`
+//! support changes of comments. All commands read sources as text and need no other crate, so they
+//! build quickly.
 
 mod prose;
 mod same_code;

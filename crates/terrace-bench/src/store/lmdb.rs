@@ -46,7 +46,8 @@ pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
         .map_size(map_bytes as usize)
         .max_readers(READERS_MAX);
     if durability != Durability::Sync {
-        // SAFETY: without syncs a power loss may damage the file, and no run opens it again after one.
+        // SAFETY: without syncs a power loss may damage the file, and no run opens it again after
+        // one.
         unsafe { options.flags(EnvFlags::NO_SYNC) };
     }
     // SAFETY: the directory belongs to this run; no other code opens, changes or truncates the file

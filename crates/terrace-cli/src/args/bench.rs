@@ -106,8 +106,8 @@ pub(crate) struct BenchArgs {
     /// Bytes of a value [default: 1024; of a record of YCSB: fieldcount * fieldlength, 1000].
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) value_size: Option<u64>,
-    /// Values of all sizes from this one to value-size, the same for the same key; records of YCSB: a
-    /// new size with every write.
+    /// Values of all sizes from this one to value-size, the same for the same key; records of YCSB:
+    /// a new size with every write.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) value_size_min: Option<u64>,
     /// Client threads [default: 1].
@@ -135,15 +135,15 @@ pub(crate) struct BenchArgs {
     /// Writes a second of the thread that writes while others read [default: unlimited].
     #[arg(long, value_name = "COUNT")]
     pub(crate) writer_rate: Option<f64>,
-    /// A workload of YCSB: a property file of its core package, or the name of a standard one, a to f.
-    /// ycsb-run runs it, ycsb-load loads its records.
+    /// A workload of YCSB: a property file of its core package, or the name of a standard one, a to
+    /// f. ycsb-run runs it, ycsb-load loads its records.
     #[arg(long, value_name = "FILE")]
     pub(crate) ycsb: Option<String>,
     /// A property of YCSB that overrides that of any workload; may be given more than once.
     #[arg(short = 'p', long = "ycsb-property", value_name = "NAME=VALUE")]
     pub(crate) ycsb_property: Vec<String>,
-    /// The trace that replay replays: a recording of another command (--record-trace) or of a program
-    /// (DbBuilder::trace).
+    /// The trace that replay replays: a recording of another command (--record-trace) or of a
+    /// program (DbBuilder::trace).
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Sync every write; the same as --durability sync.

@@ -128,8 +128,8 @@ pub(crate) struct RepairArgs {
     /// The folder of the new database, which must be empty or not exist.
     #[arg(long = "into", value_name = "TARGET")]
     pub(crate) target: PathBuf,
-    /// The pool's file of the new database, or "none" [default: as that of the damaged one if it is in
-    /// its folder, else the file "pool" in the folder of the new one].
+    /// The pool's file of the new database, or "none" [default: as that of the damaged one if it is
+    /// in its folder, else the file "pool" in the folder of the new one].
     #[arg(long, value_name = "PATH")]
     pub(crate) to_pool: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! The backing of a pool: a file, anonymous memory, or a simulated machine, and how it is opened, grown, shrunk and
-//! synced.
+//! The backing of a pool: a file, anonymous memory, or a simulated machine, and how it is opened,
+//! grown, shrunk and synced.
 
 use super::error::PoolError;
 use super::faults::PoolFaults;
@@ -113,8 +113,8 @@ fn nascent(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Returns whether a file may be left over from an interrupted creation: it starts with the magic, which is stored
-/// last, or with zeros.
+/// Returns whether a file may be left over from an interrupted creation: it starts with the magic,
+/// which is stored last, or with zeros.
 fn is_nascent(file: &File) -> io::Result<bool> {
     let mut start = [0; 8];
     let found = file.read_at(&mut start, 0)?;
@@ -383,8 +383,8 @@ pub(crate) fn open(
     }
 }
 
-/// Opens the backing of an existing pool without changing a byte of it: stores are lost with the process. Several
-/// processes may do so at the same time.
+/// Opens the backing of an existing pool without changing a byte of it: stores are lost with the
+/// process. Several processes may do so at the same time.
 fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
     let Backing::File(path) = backing else {
         return Err(PoolError::Unsupported(format!(
@@ -452,8 +452,8 @@ impl Store {
             device: false,
         } = self
         {
-            // PERSIST: the superblock before the name. Reversed, a crash could leave a file with the pool's name that
-            // is not a pool.
+            // PERSIST: the superblock before the name. Reversed, a crash could leave a file with
+            // the pool's name that is not a pool.
             injected("sync")?;
             file.sync_all()?;
             injected("rename")?;
@@ -462,8 +462,8 @@ impl Store {
             let sync = || File::open(dir.unwrap_or(Path::new(".")))?.sync_all();
             let synced = injected("sync the folder of").and_then(|()| sync());
             if synced.is_err() {
-                // The caller abandons the file, which removes it by its temporary name. Under its final name it would
-                // be taken for the pool of a database whose OPTIONS is missing.
+                // The caller abandons the file, which removes it by its temporary name. Under its
+                // final name it would be taken for the pool of a database whose OPTIONS is missing.
                 std::fs::rename(path, nascent(path))?;
             }
             synced?;
@@ -498,7 +498,8 @@ impl Store {
                     Ok(()) => Ok(()),
                     Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, from, to),
                     Err(e) => {
-                        // Space left by a failed growth would count as part of the pool when it is reopened.
+                        // Space left by a failed growth would count as part of the pool when it is
+                        // reopened.
                         let _ = file.set_len(from);
                         Err(e.into())
                     }

@@ -1,7 +1,8 @@
 //! The pool: one file, device or piece of memory, mapped once, from which extents are allocated.
 //!
-//! A pool is created with a cap and grows up to it; its base never moves. It starts with the superblock (`layout.rs`,
-//! `superblock.rs`); the rest is extents. Its kind of memory is detected when it is opened (`medium.rs`).
+//! A pool is created with a cap and grows up to it; its base never moves. It starts with the
+//! superblock (`layout.rs`, `superblock.rs`); the rest is extents. Its kind of memory is detected
+//! when it is opened (`medium.rs`).
 //!
 //! Invariants
 //!   P1  Bytes are allocated in the backing before they are committed in the mapping.
@@ -141,8 +142,8 @@ pub enum Shutdown {
     Clean,
     /// The last process ended without closing it, in this boot: all stores are present.
     Crashed,
-    /// Power was lost or the machine restarted while the pool was open: only durable bytes are present. Remains until
-    /// `mark_recovered` or `mark_clean`.
+    /// Power was lost or the machine restarted while the pool was open: only durable bytes are
+    /// present. Remains until `mark_recovered` or `mark_clean`.
     PowerLost,
 }
 
@@ -179,8 +180,8 @@ impl Pool {
     /// Creates a pool.
     ///
     /// # Errors
-    /// `Exists` if there already is a pool, `Foreign` if there is something else, `Invalid` for an invalid
-    /// configuration, `Locked`, `Full`, `Io`.
+    /// `Exists` if there already is a pool, `Foreign` if there is something else, `Invalid` for an
+    /// invalid configuration, `Locked`, `Full`, `Io`.
     pub fn create(config: PoolConfig) -> Result<Pool, PoolError> {
         config.validate()?;
         let opened = backing::create(
@@ -261,8 +262,8 @@ impl Pool {
     /// Opens a pool.
     ///
     /// # Errors
-    /// `NotFound`, `Locked`, `Foreign`, `Newer`, `Unsupported`, `Corrupt`, `Truncated`; `Invalid` if the
-    /// configuration is invalid or its size is below that of the pool; `Io`.
+    /// `NotFound`, `Locked`, `Foreign`, `Newer`, `Unsupported`, `Corrupt`, `Truncated`; `Invalid`
+    /// if the configuration is invalid or its size is below that of the pool; `Io`.
     pub fn open(config: PoolConfig) -> Result<Pool, PoolError> {
         config.validate()?;
         let path = config.backing.path();
@@ -300,8 +301,9 @@ impl Pool {
         let dax = dax_flag(opened.medium);
         let was_dax = state.flags & FLAG_DAX;
         if shutdown == Shutdown::Crashed && dax > was_dax && !private {
-            // PERSIST: pages that a session on `Mapped` left unwritten, before this session on `Dax` refers to them
-            // without a sync. Reversed, a power loss could lose old nodes that new links refer to.
+            // PERSIST: pages that a session on `Mapped` left unwritten, before this session on
+            // `Dax` refers to them without a sync. Reversed, a power loss could lose old nodes that
+            // new links refer to.
             opened.store.sync_all().map_err(|source| PoolError::Io {
                 path: path.clone(),
                 op: "sync",
@@ -317,9 +319,10 @@ impl Pool {
         state.boot_id = opened.boot_id;
         state.cap = state.cap.max(config.cap());
         state.generation += 1;
-        // PERSIST: the state that was read, before it is overwritten: another process of this boot may have left it
-        // without making it durable. Then the cleared clean flag, before anyone can change the pool. Reversed, a
-        // crash could leave a changed pool that is marked as closed.
+        // PERSIST: the state that was read, before it is overwritten: another process of this boot
+        // may have left it without making it durable. Then the cleared clean flag, before anyone
+        // can change the pool. Reversed, a crash could leave a changed pool that is marked as
+        // closed.
         superblock::settle(&region, current)
             .and_then(|()| superblock::write(&region, &state, current))
             .map_err(|source| PoolError::Io {
@@ -385,7 +388,8 @@ impl Pool {
         self.inner.forced
     }
 
-    /// Returns the instructions that make stores durable: `clwb+sfence`, `sfence`, `msync`, `simulated`, `none`, ...
+    /// Returns the instructions that make stores durable: `clwb+sfence`, `sfence`, `msync`,
+    /// `simulated`, `none`, ...
     pub fn instructions(&self) -> &'static str {
         match self.inner.medium {
             Medium::Mapped => "msync",
@@ -394,7 +398,8 @@ impl Pool {
         }
     }
 
-    /// Describes the medium in one line, for reports: `dax (forced), clwb+sfence, huge pages, path`.
+    /// Describes the medium in one line, for reports: `dax (forced), clwb+sfence, huge pages,
+    /// path`.
     pub fn describe(&self) -> String {
         let forced = if self.inner.forced { " (forced)" } else { "" };
         let huge = medium::has_huge_pages(self.region().map().base() as usize);
@@ -403,11 +408,12 @@ impl Pool {
         format!("{medium}{forced}, {}, {pages}, {path}", self.instructions())
     }
 
-    /// Allocates an extent of `len` bytes, rounded up to granules, at the lowest free offset, preferring pages
-    /// already faulted in. Grows the backing if necessary. Bytes are not zeroed.
+    /// Allocates an extent of `len` bytes, rounded up to granules, at the lowest free offset,
+    /// preferring pages already faulted in. Grows the backing if necessary. Bytes are not zeroed.
     ///
     /// # Errors
-    /// `Full` if there is no space under the cap or on the device, `Io` if growing failed otherwise.
+    /// `Full` if there is no space under the cap or on the device, `Io` if growing failed
+    /// otherwise.
     pub fn alloc(&self, len: u64) -> Result<Arc<Extent>, AllocError> {
         let span = self.inner.allocate(len, Fit::Lowest)?;
         Ok(Extent::new(span, Arc::clone(&self.inner)))
@@ -422,7 +428,8 @@ impl Pool {
         Ok(Extent::new(span, Arc::clone(&self.inner)))
     }
 
-    /// Faults an extent's pages in, unless that was done before or the pool was opened with `Prefault::None`.
+    /// Faults an extent's pages in, unless that was done before or the pool was opened with
+    /// `Prefault::None`.
     pub fn prefault(&self, extent: &Extent) {
         // Prefaulting is for speed only: a failure appears, if at all, at the first store.
         let _ = self
@@ -447,7 +454,8 @@ impl Pool {
     /// Changes root words, all or none, durably.
     ///
     /// # Errors
-    /// `Io` if a sync failed, now or in an earlier call; then it is unknown which state the next open finds.
+    /// `Io` if a sync failed, now or in an earlier call; then it is unknown which state the next
+    /// open finds.
     ///
     /// # Panics
     /// If an index is not below 16.
@@ -469,14 +477,15 @@ impl Pool {
         self.inner.shutdown
     }
 
-    /// Returns whether a power loss may have lost pages that were only fenced: the pool was on `Mapped` when power
-    /// was lost, regardless of its medium now.
+    /// Returns whether a power loss may have lost pages that were only fenced: the pool was on
+    /// `Mapped` when power was lost, regardless of its medium now.
     pub fn pages_lost(&self) -> bool {
         self.inner.pages_lost
     }
 
-    /// Makes everything durable and records that the damage of a power loss is repaired: after a process crash in
-    /// this boot, the next open reports `Crashed`. Without this call it reports `PowerLost` again.
+    /// Makes everything durable and records that the damage of a power loss is repaired: after a
+    /// process crash in this boot, the next open reports `Crashed`. Without this call it reports
+    /// `PowerLost` again.
     pub fn mark_recovered(&self) -> Result<(), PoolError> {
         if self.inner.superblock.lock().state.flags & FLAG_POWER_LOST == 0 {
             return Ok(());
@@ -486,8 +495,8 @@ impl Pool {
             let len = (region.end() - region.origin()) as usize;
             region.persist(region.origin(), len, Purpose::Superblock);
         }
-        // PERSIST: the repairs before the flag. Reversed, a second power loss could leave a pool that is marked as
-        // repaired and only half is.
+        // PERSIST: the repairs before the flag. Reversed, a second power loss could leave a pool
+        // that is marked as repaired and only half is.
         self.sync_all().map_err(|source| PoolError::Io {
             path: self.inner.path.clone(),
             op: "sync",
@@ -497,15 +506,16 @@ impl Pool {
             .update(|state| state.flags = dax_flag(self.inner.medium))
     }
 
-    /// Syncs the pool and marks it as closed: the next open reports `Clean`. The caller changes nothing afterwards.
+    /// Syncs the pool and marks it as closed: the next open reports `Clean`. The caller changes
+    /// nothing afterwards.
     pub fn mark_clean(&self) -> Result<(), PoolError> {
         self.sync_all().map_err(|source| PoolError::Io {
             path: self.inner.path.clone(),
             op: "sync",
             source,
         })?;
-        // PERSIST: everything else before the flag. Reversed, a crash could leave a pool that is marked clean and is
-        // not.
+        // PERSIST: everything else before the flag. Reversed, a crash could leave a pool that is
+        // marked clean and is not.
         self.inner.update(|state| state.flags = FLAG_CLEAN)
     }
 
@@ -524,28 +534,28 @@ impl Pool {
         self.region().map().counters().read()
     }
 
-    /// Lets other processes open the pool before the last handle is dropped. From now on nothing may be written, and
-    /// reads may see a change in progress.
+    /// Lets other processes open the pool before the last handle is dropped. From now on nothing
+    /// may be written, and reads may see a change in progress.
     pub fn unlock(&self) {
         self.inner.store.unlock();
     }
 
-    /// Makes the backing grow ahead of need: from now on it keeps free space for a quarter of the allocated bytes,
-    /// within the cap and the space of the device. When the device is full, this reserve is left for the work that
-    /// frees space. `needed` bytes will be allocated soon; if the device has no space for them either,
-    /// [`PoolUsage::limit`] shows it.
+    /// Makes the backing grow ahead of need: from now on it keeps free space for a quarter of the
+    /// allocated bytes, within the cap and the space of the device. When the device is full, this
+    /// reserve is left for the work that frees space. `needed` bytes will be allocated soon; if the
+    /// device has no space for them either, [`PoolUsage::limit`] shows it.
     pub fn grow_ahead(&self, needed: u64) {
         self.inner.start_growing_ahead(needed);
     }
 
-    /// Tries to grow again after the device was full. Returns whether that made space; `false` if the device was not
-    /// full.
+    /// Tries to grow again after the device was full. Returns whether that made space; `false` if
+    /// the device was not full.
     pub fn look_for_room(&self) -> bool {
         self.inner.look_for_room()
     }
 
-    /// Truncates the backing after the last extent. To be called after recovery, once all live extents are adopted
-    /// and no one uses bytes outside of extents.
+    /// Truncates the backing after the last extent. To be called after recovery, once all live
+    /// extents are adopted and no one uses bytes outside of extents.
     pub fn trim(&self) {
         self.inner.trim();
     }

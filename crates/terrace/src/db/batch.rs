@@ -184,7 +184,8 @@ impl WriteBatch {
         self.push_range(DEFAULT_KEYSPACE, &Bounds::of(&bounds))
     }
 
-    /// Deletes the keys in `bounds` from `keyspace`; see [`delete_range`](WriteBatch::delete_range).
+    /// Deletes the keys in `bounds` from `keyspace`; see
+    /// [`delete_range`](WriteBatch::delete_range).
     pub fn delete_range_in<K: AsRef<[u8]>>(
         &mut self,
         keyspace: &Keyspace,

@@ -1,10 +1,10 @@
 //! The iterator: versions and tombstones of all sources folded into user pairs, in both directions.
 //!
-//! Pairs are fetched in chunks that start small and grow, so a short scan copies little and a long one pays for its
-//! bookkeeping once in some hundred pairs. While a chunk is fetched every source is held still; between chunks
-//! sources move nodes freely. If the view has changed, or a list was relinked, the next chunk begins with a seek past
-//! the last key; that is exact since the iterator's sequence number is registered and no version that it sees is
-//! dropped.
+//! Pairs are fetched in chunks that start small and grow, so a short scan copies little and a long
+//! one pays for its bookkeeping once in some hundred pairs. While a chunk is fetched every source
+//! is held still; between chunks sources move nodes freely. If the view has changed, or a list was
+//! relinked, the next chunk begins with a seek past the last key; that is exact since the
+//! iterator's sequence number is registered and no version that it sees is dropped.
 
 use std::cmp::Ordering as Order;
 use std::iter::FusedIterator;
@@ -32,11 +32,11 @@ use super::trace::ScanTrace;
 
 /// Pairs in the largest chunk; a chunk ends early after `Limits::chunk_bytes` bytes.
 const CHUNK_PAIRS: usize = 256;
-/// Pairs in the first chunk; each chunk has twice as many as the one before. With more there are fewer chunks, and
-/// more pairs that a short scan never returns.
+/// Pairs in the first chunk; each chunk has twice as many as the one before. With more there are
+/// fewer chunks, and more pairs that a short scan never returns.
 const CHUNK_PAIRS_FIRST: usize = 2;
-/// Bytes after which the first chunks end. Later ones have a quarter of the bytes before them, so that few large
-/// pairs are fetched in vain.
+/// Bytes after which the first chunks end. Later ones have a quarter of the bytes before them, so
+/// that few large pairs are fetched in vain.
 const CHUNK_BYTES_FIRST: usize = 4 << 10;
 /// Entries looked at, including tombstones, after which a chunk may end without a pair.
 const CHUNK_ENTRIES: usize = 4096;
@@ -56,7 +56,8 @@ pub(super) fn with_expiry((value, expiry): (Vec<u8>, Millis)) -> ExpiringValue {
 
 /// An iterator over pairs in key order; [`rev`](Iterator::rev) reverses it.
 ///
-/// It sees the state at its creation, despite later writes. It owns all that it needs. After an error it ends.
+/// It sees the state at its creation, despite later writes. It owns all that it needs. After an
+/// error it ends.
 pub struct Iter {
     engine: Arc<Engine>,
     seq: SeqNo,
@@ -107,7 +108,8 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
     )))
 }
 
-/// Returns the value of the entry under the cursor, unless it deletes the key or has expired by `time`.
+/// Returns the value of the entry under the cursor, unless it deletes the key or has expired by
+/// `time`.
 #[inline]
 fn live(cursor: &MergeCursor, kind: u8, time: Millis) -> Result<Option<Value<'_>>> {
     if kind != EntryKind::Put as u8 {
@@ -369,7 +371,8 @@ impl Iter {
         Ok(())
     }
 
-    /// Fetches the next chunk from the back. It may be empty although there is more: the place has moved then.
+    /// Fetches the next chunk from the back. It may be empty although there is more: the place has
+    /// moved then.
     fn fetch_back(&mut self) -> Result<()> {
         self.hold()?;
         self.count_ready()?;
@@ -391,8 +394,8 @@ impl Iter {
     }
 
     fn fill_back(&mut self) -> Result<()> {
-        // A place some entries before the end: the latest of those that the sources propose, so that no source has
-        // many entries after it.
+        // A place some entries before the end: the latest of those that the sources propose, so
+        // that no source has many entries after it.
         let view = Arc::clone(&self.view);
         let ranges = view.ranges.as_deref();
         let place = self.place_before(ranges)?;
@@ -461,8 +464,8 @@ impl Iter {
         Ok(())
     }
 
-    /// Returns a place some entries before the end, if there are enough, not counting those that a range delete
-    /// covers up to the end.
+    /// Returns a place some entries before the end, if there are enough, not counting those that a
+    /// range delete covers up to the end.
     fn place_before(&mut self, ranges: Option<&RangeSet>) -> Result<Option<(u32, Vec<u8>)>> {
         let end = match ranges {
             Some(_) => self.back.end_in(self.keyspace),
@@ -481,7 +484,8 @@ impl Iter {
 }
 
 impl Iter {
-    /// Returns the next pair without an allocation: it is stored in the iterator, and valid until the next call.
+    /// Returns the next pair without an allocation: it is stored in the iterator, and valid until
+    /// the next call.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;

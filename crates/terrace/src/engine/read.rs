@@ -116,7 +116,8 @@ impl Engine {
                 return Ok(found);
             }
         }
-        // Writers or the clock overtook every search. What is visible at a registered read point stays.
+        // Writers or the clock overtook every search. What is visible at a registered read point
+        // stays.
         probe.latest = false;
         let point = self.register_moment();
         let found = self.get_at(probe, point, stats);

@@ -1,5 +1,5 @@
-//! Waits of jobs: when a job stopped by the pool, a disk or the rate limiter takes its next step, and what
-//! callers learn meanwhile.
+//! Waits of jobs: when a job stopped by the pool, a disk or the rate limiter takes its next step,
+//! and what callers learn meanwhile.
 
 use std::time::Instant;
 

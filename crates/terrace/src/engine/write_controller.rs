@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use crate::metrics::{Counters, OpCounter};
 use crate::stages::Pressure;
 
-/// The pressure that the controller aims at: as far from stopping writers as from leaving background
-/// work idle.
+/// The pressure that the controller aims at: as far from stopping writers as from leaving
+/// background work idle.
 const AIM: f64 = 0.5;
 /// The seconds in which the rate changes by a factor of e for each unit by which pressure is off
 /// the aim. Shorter: jumps of pressure reach the rate. Longer: the reserve is used up before a

@@ -13,8 +13,8 @@ named_enum! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     #[non_exhaustive]
     pub enum Design {
-        /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking, one
-        /// huge skip list at the bottom.
+        /// MioDB (ASPLOS '23): log and DRAM memtable, levels of skip lists that merge by relinking,
+        /// one huge skip list at the bottom.
         MioDb => "miodb",
         /// MioDB with its bottom on a block device: levels of SSTables.
         MioDbSsd => "miodb-ssd",

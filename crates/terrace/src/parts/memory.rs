@@ -6,8 +6,8 @@
 //!
 //! Invariants
 //!   G1  The bytes taken from a gauge never exceed its limit.
-//!   G2  A call that has a permit takes no other, except one for an index block while it reads data;
-//!       so permits always end.
+//!   G2  A call that has a permit takes no other, except one for an index block while it reads
+//!       data; so permits always end.
 //!
 //! Without a budget nothing is limited, and only memtables are counted. Any thread.
 

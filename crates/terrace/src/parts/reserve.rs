@@ -1,10 +1,11 @@
 //! The reserve: space on the disk for the steps that free space on a full disk.
 //!
-//! It is a file with allocated space and no contents. An entitled step works through [`Lender`]: if its file system
-//! is full, the file is cut by as much as the step needs, and the step is retried. The reserve is refilled when there
-//! is space: when the database is opened, after edits of jobs, and before any step without entitlement starts. So
-//! puts never use it, except those that deletes wait behind in memory: the next log for puts is refused while the
-//! reserve is short ([`Reserve::refill`]).
+//! It is a file with allocated space and no contents. An entitled step works through [`Lender`]: if
+//! its file system is full, the file is cut by as much as the step needs, and the step is retried.
+//! The reserve is refilled when there is space: when the database is opened, after edits of jobs,
+//! and before any step without entitlement starts. So puts never use it, except those that deletes
+//! wait behind in memory: the next log for puts is refused while the reserve is short
+//! ([`Reserve::refill`]).
 //!
 //! | row | for | bytes |
 //! |---|---|---|
@@ -15,17 +16,17 @@
 //! | tables | output of compactions, and of drains that retire logs | the same |
 //! | memtables | memtables of puts before deletes, if logs are in a pool and there is no buffer | the same |
 //!
-//! Free space fills the manifest's row first: without its edits nothing is freed, and it frees its own space after
-//! each generation. Next come range deletes, which free the most, drains, and tables, without which nothing is freed.
-//! Memtables and logs of single deletes come last: they are freed only once their contents are in tables, so they
-//! would use up the row of tables bit by bit.
+//! Free space fills the manifest's row first: without its edits nothing is freed, and it frees its
+//! own space after each generation. Next come range deletes, which free the most, drains, and
+//! tables, without which nothing is freed. Memtables and logs of single deletes come last: they are
+//! freed only once their contents are in tables, so they would use up the row of tables bit by bit.
 //!
 //! Invariants
 //!   R1  A row is given up only for its own steps and for the manifest.
 //!   R2  Nothing depends on the file: without it, steps use the space that the disk has.
 //!
-//! CRASH: the file may be missing, have its old or new length, or lack its space; the next open refills it if there
-//! is space. The file is never synced.
+//! CRASH: the file may be missing, have its old or new length, or lack its space; the next open
+//! refills it if there is space. The file is never synced.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,8 @@ use crate::types::DbId;
 pub(crate) const LOG_BYTES: u64 = 64 << 10;
 /// The space of a drain during compactions.
 pub(crate) const DRAIN_BYTES: u64 = 32 << 10;
-/// The minimum step in which space is given up, and the unit of sizes: file systems allocate blocks.
+/// The minimum step in which space is given up, and the unit of sizes: file systems allocate
+/// blocks.
 const BLOCK_BYTES: u64 = 4096;
 /// The prefix of the file name.
 const PREFIX: &str = "RESERVE-";
@@ -73,8 +75,8 @@ pub(crate) enum Row {
     /// The row of logs, then its own.
     Ranges,
     Log,
-    /// The rows of memtables and drains, for entries that free no space once they are in tables: deletes, and puts
-    /// before them if the deletes wait.
+    /// The rows of memtables and drains, for entries that free no space once they are in tables:
+    /// deletes, and puts before them if the deletes wait.
     Deletes,
     /// The same rows, then that of compactions, for drains that retire logs.
     Drains,
@@ -170,7 +172,8 @@ pub(crate) struct Reserve {
     inner: Mutex<Inner>,
     /// Whether the last step that checked found the disk full.
     tight: AtomicBool,
-    /// The number of callers on a full disk that wait for entries in memory, some of them deletes, to be drained.
+    /// The number of callers on a full disk that wait for entries in memory, some of them deletes,
+    /// to be drained.
     drains_wanted: AtomicUsize,
 }
 
@@ -209,7 +212,8 @@ impl Reserve {
         })
     }
 
-    /// Opens the reserve of `db` in the directory `dir`, with the space that an earlier process left.
+    /// Opens the reserve of `db` in the directory `dir`, with the space that an earlier process
+    /// left.
     pub(crate) fn open(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId) -> Arc<Reserve> {
         let place = Place {
             fs: Arc::clone(fs),
@@ -249,15 +253,17 @@ impl Reserve {
         self.refill();
     }
 
-    /// Returns whether the disk was found full and does not report free space for the whole reserve again.
+    /// Returns whether the disk was found full and does not report free space for the whole reserve
+    /// again.
     pub(crate) fn is_full(&self) -> bool {
         let all = || self.inner.lock().rows.sum();
         let free = || self.place.as_ref().and_then(Place::free_bytes);
         self.is_tight() && free().is_none_or(|free| free < all())
     }
 
-    /// Takes back space that was given up, if the disk has it. Returns `false` if the reserve is still short: steps
-    /// without entitlement must then be refused, or they would take the space that is freed.
+    /// Takes back space that was given up, if the disk has it. Returns `false` if the reserve is
+    /// still short: steps without entitlement must then be refused, or they would take the space
+    /// that is freed.
     pub(crate) fn refill(&self) -> bool {
         let Some(place) = &self.place else {
             return true;
@@ -270,7 +276,8 @@ impl Reserve {
         // Some file systems fill the disk before they refuse an allocation that does not fit.
         let mut free = place.free_bytes().unwrap_or(u64::MAX) / BLOCK_BYTES * BLOCK_BYTES;
         // A row may lack less than a block: a power loss can leave the file with any length.
-        // BOUND: six rows; each iteration adds a block or more to one, or the rest, or halves the step.
+        // BOUND: six rows; each iteration adds a block or more to one, or the rest, or halves the
+        // step.
         for (held, wanted) in inner.held.with(&inner.rows) {
             let mut step = wanted.saturating_sub(*held).min(free);
             while step > 0 {
@@ -295,8 +302,8 @@ impl Reserve {
         self.place.is_some() && self.inner.lock().is_short()
     }
 
-    /// Returns whether the disk was found full and had no space for a memtable's log since: jobs then take less at a
-    /// time.
+    /// Returns whether the disk was found full and had no space for a memtable's log since: jobs
+    /// then take less at a time.
     pub(crate) fn is_tight(&self) -> bool {
         self.tight.load(Ordering::Relaxed)
     }
@@ -332,7 +339,8 @@ impl Reserve {
         }
     }
 
-    /// Returns the free bytes of the disk and of the reserve together, or `None` if nothing reports them.
+    /// Returns the free bytes of the disk and of the reserve together, or `None` if nothing reports
+    /// them.
     pub(crate) fn room(&self) -> Option<u64> {
         // LOCK: held over both reads, so that bytes given up in between are counted once.
         let inner = self.inner.lock();
@@ -345,8 +353,8 @@ impl Reserve {
         self.inner.lock().held.tables
     }
 
-    /// Returns whether the disk has space for a table file of `bytes`, including the row of tables. Always true while
-    /// there are no table files.
+    /// Returns whether the disk has space for a table file of `bytes`, including the row of tables.
+    /// Always true while there are no table files.
     pub(crate) fn has_room_for_table(&self, bytes: u64) -> bool {
         let inner = self.inner.lock();
         if inner.rows.tables == 0 || bytes <= inner.held.tables {

@@ -126,9 +126,9 @@ impl Sequencer {
         self.shown.0.visible.load(Ordering::Acquire)
     }
 
-    /// Marks the batch of `reservation` as inserted and waits until it is visible, after all batches
-    /// before it. Returns `false` if another writer has failed. The batch may still become visible,
-    /// as it may after a reopen: its record is in the log.
+    /// Marks the batch of `reservation` as inserted and waits until it is visible, after all
+    /// batches before it. Returns `false` if another writer has failed. The batch may still become
+    /// visible, as it may after a reopen: its record is in the log.
     #[must_use]
     pub(crate) fn publish(&self, reservation: &Reservation) -> bool {
         let Reservation { last, ticket, .. } = *reservation;

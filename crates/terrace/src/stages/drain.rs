@@ -1,5 +1,5 @@
-//! Drain hand-over: entries on their way from the buffer to the bottom, and the pending free for the
-//! space that the drain will free.
+//! Drain hand-over: entries on their way from the buffer to the bottom, and the pending free for
+//! the space that the drain will free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -226,8 +226,8 @@ impl Drop for PendingFree {
 mod tests {
     use super::*;
 
-    /// PendingFree grows with the entries that have passed, up to the bytes that will be freed, and goes
-    /// with its drain.
+    /// PendingFree grows with the entries that have passed, up to the bytes that will be freed, and
+    /// goes with its drain.
     #[test]
     fn credit_follows_the_drain() {
         let pending_frees = PendingFrees::default();

@@ -5,11 +5,11 @@
 //! (buffer to bottom).
 //!
 //! ```text
-//!   Front   ----- Sealed ----->  Buffer  --- Drain --->  Bottom      hand-overs
+//!   Front   ----- Sealed ----->  Buffer  --- Drain --->  Bottom   hand-overs
 //!     |                             |                       |
-//!     +---------- Job ------------- + --------- Job --------+         background work: Step ... Completion
+//!     +---------- Job ------------- + --------- Job --------+    steps in the background
 //!     |                             |                       |
-//!     +-------- Sources ----------- + ------- Sources ------+         what a view lists, newest first
+//!     +-------- Sources ----------- + ------- Sources ------+    a view, newest first
 //! ```
 //!
 //! Each hand-over is a job of the receiver. It ends in one manifest edit, and only then do the

@@ -55,8 +55,8 @@ pub(crate) struct ListImage {
 }
 
 impl Sealed {
-    /// Converts the memtable to a drain, for designs without a buffer. Its share of `pending_frees` is
-    /// the written part of the memtable.
+    /// Converts the memtable to a drain, for designs without a buffer. Its share of `pending_frees`
+    /// is the written part of the memtable.
     pub(crate) fn into_drain(self, pending_frees: &PendingFrees) -> Drain {
         let pending_free = pending_frees.open(self.bytes, self.entries);
         let seq_last = self.seq_last;

@@ -1,8 +1,9 @@
 //! Circles: files of one crate that import one another.
 //!
-//! A part that imports itself through others cannot be read, tested or replaced alone. Counted is every path of normal
-//! code that names another file of the crate. Not counted are `mod` lines, the crate root, and a file's paths to the
-//! modules around it: those are the contract that it is a part of.
+//! A part that imports itself through others cannot be read, tested or replaced alone. Counted is
+//! every path of normal code that names another file of the crate. Not counted are `mod` lines, the
+//! crate root, and a file's paths to the modules around it: those are the contract that it is a
+//! part of.
 //!
 //! Rule
 //!   import-circle  the files of a crate have an order in which each imports only those before it

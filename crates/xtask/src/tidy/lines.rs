@@ -1,5 +1,5 @@
-//! Lines of code: those with a token that is neither comment nor literal, outside of tests. What a redesign saves is
-//! counted by them.
+//! Lines of code: those with a token that is neither comment nor literal, outside of tests. What a
+//! redesign saves is counted by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

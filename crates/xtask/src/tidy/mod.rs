@@ -4,9 +4,10 @@
 //! in order of path and line. A tree can also be made of strings, which is how each rule's test
 //! proves that the rule fires.
 //!
-//! One file a subject: `text` (first line, ASCII, unfinished marks), `modules` (names,
-//! reachability), `imports` (direction), `circles` (of imports), `lines` (a count), `media` (layouts,
-//! unsafe code, persist comments), `links` (documents), `source` (the scanner that all of them read from).
+//! One file a subject: `text` (width, first line, ASCII, unfinished marks), `modules` (names,
+//! reachability), `imports` (direction), `circles` (of imports), `lines` (a count), `media`
+//! (layouts, unsafe code, persist comments), `links` (documents), `source` (the scanner that all of
+//! them read from).
 
 mod circles;
 mod imports;

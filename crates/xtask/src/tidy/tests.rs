@@ -122,8 +122,8 @@ fn a_leaf_reaches_leaves_and_its_list() {
     assert!(up.contains(&"error.rs:2 import-up".to_owned()), "{up:?}");
 }
 
-/// Two files that import one another fire, over a third one and through the root too. A path to the module around a
-/// file, and one in a test, is none of a circle.
+/// Two files that import one another fire, over a third one and through the root too. A path to the
+/// module around a file, and one in a test, is none of a circle.
 #[test]
 fn a_circle_of_imports_fires() {
     let parts = "pub mod log; pub mod cache; pub mod codec;";
@@ -215,6 +215,20 @@ fn a_top_level_module_outside_the_layers_fires() {
     let root = "mod db; mod designs; mod engine; mod stages; mod parts; mod error; mod extra;";
     let files = [("lib.rs", root), ("extra.rs", ""), ("engine/mod.rs", "")];
     fires(&files, &["extra.rs:1 import-root"]);
+}
+
+#[test]
+fn a_wide_comment_fires() {
+    let wide = |line: &str| format!("//! It.\n{line}{}\n", "x".repeat(100 - line.len()));
+    fires(&[("error.rs", &wide("/// "))], &[]);
+    fires(
+        &[("error.rs", &wide("    // ").replace("xx\n", "xxx\n"))],
+        &["error.rs:2 width"],
+    );
+    fires(
+        &[("error.rs", &wide("// | a | ").replace("xx\n", "xxx\n"))],
+        &[],
+    );
 }
 
 #[test]

@@ -1,6 +1,9 @@
-//! Rules about a file as text: first line, ASCII, unfinished marks.
+//! Rules about a file as text: first line, ASCII, width of comments, unfinished marks.
 
 use super::Violation;
+
+/// The longest line of a comment; tables may be wider.
+const COLUMNS_MAX: usize = 100;
 
 /// Words that mark unfinished work; an issue says it better. Split so that this file passes.
 const UNFINISHED: &[&str] = &[
@@ -32,6 +35,11 @@ pub(crate) fn check(path: &str, content: &[u8], violations: &mut Vec<Violation>)
         violations.push(Violation::new(path, 1, "header", advice));
     }
     for (index, line) in text.lines().enumerate() {
+        let is_comment = line.trim_start().starts_with("//");
+        if is_comment && line.len() > COLUMNS_MAX && !line.contains('|') {
+            let advice = format!("wrap the comment at {COLUMNS_MAX} columns");
+            violations.push(Violation::new(path, index + 1, "width", advice));
+        }
         for mark in UNFINISHED {
             if has_word(line, mark) {
                 let advice = format!("finish the work or open an issue; remove `{mark}`");

@@ -195,8 +195,8 @@ pub(super) struct Db {
     _parts: Parts,
 }
 
-// SAFETY: a database may be used by any number of threads at once (doc/index.md, "Concurrency"), and
-// read options are never changed.
+// SAFETY: a database may be used by any number of threads at once (doc/index.md, "Concurrency"),
+// and read options are never changed.
 unsafe impl Send for Db {}
 // SAFETY: as above.
 unsafe impl Sync for Db {}
@@ -268,14 +268,16 @@ impl Db {
             return Ok(false);
         }
         let value = Allocated(value.cast());
-        // SAFETY: the library allocated `len` bytes there, which are ours until they are freed below.
+        // SAFETY: the library allocated `len` bytes there, which are ours until they are freed
+        // below.
         see(unsafe { std::slice::from_raw_parts(value.0.cast(), len) });
         Ok(true)
     }
 
     pub(super) fn iter(&self) -> Iter<'_> {
         Iter {
-            // SAFETY: the handles live; the iterator is freed before the database, which it borrows.
+            // SAFETY: the handles live; the iterator is freed before the database, which it
+            // borrows.
             iter: unsafe { leveldb_create_iterator(self.db, self.read) },
             db: PhantomData,
         }

@@ -16,7 +16,8 @@
 //!   N4  After a failed commit all later ones fail, since the contents of the medium are unknown. A
 //!       caller may retry only if nothing was written, or only a draft without a name.
 //!
-//! Bytes: layout.rs, edit.rs, and those of items with their owners. Any thread may commit; a lock orders commits.
+//! Bytes: layout.rs, edit.rs, and those of items with their owners. Any thread may commit; a lock
+//! orders commits.
 
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;

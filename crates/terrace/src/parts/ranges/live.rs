@@ -10,8 +10,8 @@ use crate::canary::failpoint;
 use crate::parts::snapshots::Stripes;
 use crate::types::SeqNo;
 
-/// Fragments of decreasing size, each more than twice the next: adding a range costs the logarithm of
-/// their number on average, and a read costs as many binary searches.
+/// Fragments of decreasing size, each more than twice the next: adding a range costs the logarithm
+/// of their number on average, and a read costs as many binary searches.
 #[derive(Debug, Default)]
 pub(super) struct Runs(Vec<Arc<Fragments>>);
 

@@ -6,9 +6,9 @@
 //! through the redo area. Fingers therefore remember the future value of the words that they have
 //! changed, and read from memory only the links of nodes ahead of every planned change.
 //!
-//! A link is planned when the fingers leave its node or are flushed, since its value is final only then.
-//! So each word is planned at most once, and not at all if memory already has the value, as for two
-//! nodes that were neighbours before and still are.
+//! A link is planned when the fingers leave its node or are flushed, since its value is final only
+//! then. So each word is planned at most once, and not at all if memory already has the value, as
+//! for two nodes that were neighbours before and still are.
 
 use std::cmp::Ordering as Order;
 

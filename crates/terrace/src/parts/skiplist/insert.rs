@@ -16,8 +16,8 @@ use super::search::Splice;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 
-/// A node on level 1 that search hints propose for an entry to be inserted, not yet compared with it;
-/// 0 if there is none.
+/// A node on level 1 that search hints propose for an entry to be inserted, not yet compared with
+/// it; 0 if there is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Approach(u64);
 

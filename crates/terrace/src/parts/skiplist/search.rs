@@ -20,8 +20,8 @@ const STEPS_MAX: u32 = 1 << 20;
 /// The offset in a node at which most short keys end: the header, a link and 16 bytes of key.
 const KEY_LINE: u64 = 55;
 
-/// The number of steps after which a search hint is abandoned. One node in a thousand is so far behind
-/// its predecessor on level 1.
+/// The number of steps after which a search hint is abandoned. One node in a thousand is so far
+/// behind its predecessor on level 1.
 const SHORTCUT_STEPS: u32 = 16;
 
 /// The result of a search.

@@ -2,8 +2,8 @@
 //!
 //! The footer leads to the index, and the index to all other blocks. Every block is checked
 //! separately; a damaged one is reported with its offset, and the walk continues after it. If the
-//! footer or an index block is damaged, blocks are found by their checksums (block_scan.rs), and only
-//! data between the blocks found counts as lost.
+//! footer or an index block is damaged, blocks are found by their checksums (block_scan.rs), and
+//! only data between the blocks found counts as lost.
 
 use std::path::Path;
 use std::sync::Arc;

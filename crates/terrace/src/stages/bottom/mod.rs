@@ -80,8 +80,8 @@ pub(crate) trait Bottom: Send + Sync {
     fn makes_room_by(&self, _newest: SeqNo) -> bool {
         false
     }
-    /// Begins an ingest_writer of sorted entries that bypass the stages above, with the number `seq`.
-    /// Returns `None` if this bottom cannot make them visible at once.
+    /// Begins an ingest_writer of sorted entries that bypass the stages above, with the number
+    /// `seq`. Returns `None` if this bottom cannot make them visible at once.
     fn ingest_writer(&self, seq: SeqNo) -> Option<Box<dyn IngestWriter>>;
     /// Returns work inside the bottom: collecting garbage.
     fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;

@@ -126,7 +126,8 @@ fn too_few_leaves_do_no_harm() {
     }
 }
 
-/// When reused for another list at another offset, search hints retain nothing of the previous list.
+/// When reused for another list at another offset, search hints retain nothing of the previous
+/// list.
 #[test]
 fn nothing_is_left_of_the_list_before() {
     let mut search_hints = SearchHints::new(1 << 20);

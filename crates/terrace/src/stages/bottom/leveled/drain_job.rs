@@ -29,8 +29,8 @@ pub(super) struct DrainJob {
     run: u64,
     /// `None` until all entries are in place: the snapshots are read only then.
     output: Option<Output>,
-    /// The pending free of the drain, once its entries are written. It ends with the job, when the pool
-    /// gets its space back.
+    /// The pending free of the drain, once its entries are written. It ends with the job, when the
+    /// pool gets its space back.
     pending_free: PendingFree,
     finished: bool,
     /// The number of times that the disk had no space for it.

@@ -5,7 +5,7 @@
 //!   drain --> run run run          level 0: whole drains, newest first
 //!                 | compact
 //!                 v
-//!             [ base  ][ ... ]     each level one run of disjoint tables, `growth` times the one above
+//!             [ base  ][ ... ]     each level one run, `growth` times the one above
 //!             [ last level   ]
 //! ```
 //!

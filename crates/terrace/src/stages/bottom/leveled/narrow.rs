@@ -153,8 +153,8 @@ fn gathered(version: &Version, busy: &mut Busy) -> Option<Compaction> {
 }
 
 impl Inner {
-    /// Prepares a compaction that fits after the disk has refused `compaction` after `written` bytes.
-    /// Returns whether there is one; the refused compaction then ends.
+    /// Prepares a compaction that fits after the disk has refused `compaction` after `written`
+    /// bytes. Returns whether there is one; the refused compaction then ends.
     pub(super) fn narrow(&self, compaction: &Compaction, written: u64) -> Result<bool> {
         if compaction.rewrites || compaction.to == 0 {
             // Another table may be smaller.

@@ -356,7 +356,8 @@ fn writing(fault: Fault) {
     assert_eq!(world.visible.load(Ordering::Acquire), 6);
 }
 
-/// Runs three writers, one of which fails between reservation its sequence numbers and publishing them.
+/// Runs three writers, one of which fails between reservation its sequence numbers and publishing
+/// them.
 fn failing(fault: Fault) {
     let world = Arc::new(World::new(fault));
     let writers: Vec<_> = [false, true, false]

@@ -1,5 +1,5 @@
-//! Model of `skiplist/search_hints.rs`: one writer changes a leaf while a reader takes a hint from it
-//! without a lock, compares the hint with its key, and searches from the head if it is wrong.
+//! Model of `skiplist/search_hints.rs`: one writer changes a leaf while a reader takes a hint from
+//! it without a lock, compares the hint with its key, and searches from the head if it is wrong.
 
 use std::sync::Arc;
 
