@@ -1,8 +1,9 @@
 //! MioDB in its DRAM-PM-SSD form (Duan et al., ASPLOS 2023): the last level of
 //! the elastic buffer drains to levels of SSTables on a block device.
 //!
-//! The paper's numbers are the defaults of `Options`: memtables and SSTables of 64 MiB, 8 levels of
-//! buffer, a factor of 10. Where this differs from the paper, docs/designs.md says how and why.
+//! The paper's numbers are the defaults of `Options`: memtables of 64 MiB, 8 levels of
+//! buffer, and for its baselines SSTables of 64 MiB and a factor of 10. Where this differs from the
+//! paper, docs/designs.md says how and why.
 
 use std::sync::Arc;
 

@@ -181,7 +181,7 @@ mod tests {
     /// The configurations of the papers are valid.
     #[test]
     fn configurations_of_the_papers_are_valid() {
-        // MioDB's SSD tier and LevelDB: 64 MiB tables, fixed sizes from 256 MiB, a factor of 10.
+        // MioDB's baselines and LevelDB: 64 MiB tables, fixed sizes from 256 MiB, a factor of 10.
         let leveldb = LeveledOptions {
             table_bytes: 64 * MIB,
             level1_bytes: 256 * MIB,

@@ -127,7 +127,7 @@ impl Default for PoolOptions {
 pub struct FrontOptions {
     /// The size of a memtable, of its log and of the table that a flush makes of it, in bytes.
     /// Larger: fewer, longer merges and a longer replay. Smaller: less DRAM.
-    /// Default: 64 MiB (MioDB, section 5.1). Range: 4 KiB to 4 GiB. Changes: on reopen.
+    /// Default: 64 MiB (MioDB, section 5). Range: 4 KiB to 4 GiB. Changes: on reopen.
     pub memtable_bytes: u64,
     /// The number of sealed memtables that may wait for their flush before writers wait.
     /// Default: 2. Range: 1 to 64. Changes: on reopen.
@@ -158,10 +158,10 @@ impl Default for FrontOptions {
 pub struct BufferOptions {
     /// The number of levels of tables in the elastic buffer.
     /// Larger: more merging before data is copied to the bottom. Smaller: earlier drains.
-    /// Default: 8 (MioDB, section 4.2). Range: 1 to 32. Changes: on reopen.
+    /// Default: 8 (MioDB, section 5.3). Range: 1 to 32. Changes: on reopen.
     pub levels: u32,
     /// Filter bits for each key of a table.
-    /// Default: 16 (MioDB, section 4.6). Range: 0 (no filter) to 64. Changes: on reopen.
+    /// Default: 16 (MioDB, section 5). Range: 0 (no filter) to 64. Changes: on reopen.
     pub filter_bits_per_key: u32,
     /// The maximum result of a merge, in bytes. Tables whose merge would be larger drain instead.
     /// Bounds the space that one drain needs.

@@ -5,7 +5,7 @@
 //! durable, then it is applied, then the changed lines are made durable, and only then may the next
 //! batch replace it. Recovery applies the batches in the slots, repeatedly if it is interrupted: a
 //! batch contains final values, so applying it twice has the same effect as once. (MioDB's
-//! insertion mark, section 4.3, records one node; a batch records some hundred, with two fences in
+//! insertion mark, section 4.7, records one node; a batch records some hundred, with two fences in
 //! all.)
 //!
 //! Invariants

@@ -2,7 +2,7 @@
 //!
 //! | bottom | form | new versions | space | paper |
 //! |---|---|---|---|---|
-//! | `repository` | one skip list in the pool | replace old ones in place | extents emptied when half dead | MioDB, 4.4 |
+//! | `repository` | one skip list in the pool | are appended, old ones unlinked | extents emptied when half dead | MioDB, 4.4 |
 //! | `leveled` | runs and levels of table files | supersede old ones in levels below | compaction rewrites levels | LevelDB |
 //! | `none` | nothing | stay in the buffer | depends on the buffer | |
 

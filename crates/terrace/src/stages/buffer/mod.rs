@@ -2,7 +2,7 @@
 //!
 //! | buffer | tables | merging | paper |
 //! |---|---|---|---|
-//! | `elastic` | skip lists on n levels, any number in a level | relinks nodes, copies nothing | MioDB, 4.2-4.3 |
+//! | `elastic` | skip lists on n levels, any number in a level | relinks nodes, copies nothing | MioDB, 4.1-4.3, 4.5, 4.6 |
 
 pub(crate) mod elastic;
 

@@ -1,5 +1,5 @@
-//! The drain: entries of a table are copied into the repository, in key order, and replace the
-//! entries that they supersede (MioDB, 4.4: lazy-copy compaction with in-place update).
+//! The drain: entries of a table are copied into the repository, in key order, and the entries that
+//! they supersede are unlinked (MioDB, 4.4: lazy-copy compaction, which updates them in place).
 //!
 //! CRASH: an interrupted drain restarts. Entries that it had copied are found by key and sequence
 //! number and not copied twice; the table is removed from the manifest only at the end.

@@ -1,4 +1,5 @@
-//! Elastic buffer: n levels of skip lists in the pool, any number in a level (MioDB, 4.2 and 4.3).
+//! Elastic buffer: n levels of skip lists in the pool, any number in a level (MioDB, 4.1 to 4.3,
+//! 4.5 and 4.6).
 //!
 //! A flush copies a memtable in one piece and the copy is a table; if the pool is memory, the
 //! memtable is in its extent already, and nothing is copied. Whenever a level holds two tables that

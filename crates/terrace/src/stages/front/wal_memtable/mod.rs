@@ -1,4 +1,4 @@
-//! Front of a write-ahead log and a DRAM memtable (MioDB 4.1, and LevelDB before it).
+//! Front of a write-ahead log and a DRAM memtable (MioDB, 4.1 and 4.7, and LevelDB before it).
 //!
 //! A write takes its sequence numbers, its place in the log and its place in the memtable under one
 //! short lock, then writes its own checksummed record, inserts its entries and publishes, all
