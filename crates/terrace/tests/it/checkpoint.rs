@@ -342,7 +342,7 @@ fn a_copy_replaces_nothing() {
     for (target, part) in [
         ("db", "is not empty"),
         ("file", "is a file"),
-        ("full", "it has mine"),
+        ("full", "it contains mine"),
     ] {
         let refused = db.checkpoint(folder.path().join(target)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);

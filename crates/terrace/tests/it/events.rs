@@ -157,8 +157,8 @@ fn openings_jobs_and_closes_are_told_of_once() {
             Design::Leveled => "drain",
             _ => "flush",
         };
-        let flush = seen.one(Level::Debug, "terrace::job", " job has moved");
-        let wanted = format!(": a {kind} job has moved 20 entries in ");
+        let flush = seen.one(Level::Debug, "terrace::job", " job moved");
+        let wanted = format!(": a {kind} job moved 20 entries in ");
         assert!(flush.contains(&wanted), "{flush}");
         let added = match design {
             Design::Leveled => ": 1 file added",
@@ -238,7 +238,7 @@ fn long_stalls_are_told_of() {
         db.put(key(n), SECRET.repeat(100)).unwrap();
     }
     fs.slow_writes(Duration::from_millis(150));
-    let stalls = || seen.find(Level::Warn, "terrace::stall", "a writer has waited ");
+    let stalls = || seen.find(Level::Warn, "terrace::stall", "a writer waited ");
     let mut written = 0;
     while stalls().is_empty() && written < 2000 {
         db.put(key(written), SECRET.repeat(100)).unwrap();
@@ -247,7 +247,7 @@ fn long_stalls_are_told_of() {
     fs.slow_writes(Duration::ZERO);
     let (stalls, metrics) = (stalls(), db.metrics().stalls);
     for stall in &stalls {
-        let (_, waited) = stall.split_once(" has waited ").unwrap();
+        let (_, waited) = stall.split_once(" waited ").unwrap();
         let (waited, _) = waited.split_once(" for ").unwrap();
         let millis = match waited.strip_suffix("ms") {
             Some(millis) => millis.parse::<f64>().unwrap(),
@@ -303,11 +303,7 @@ fn a_full_disk_is_told_of() {
             .find(Level::Warn, "terrace::job", "the disk is full")
             .is_empty()
     );
-    let refused = seen.find(
-        Level::Warn,
-        "terrace::job",
-        " job was refused by a full disk, ",
-    );
+    let refused = seen.find(Level::Warn, "terrace::job", " a full disk refused a ");
     let count = db.metrics().retries.count;
     assert!(
         !refused.is_empty() && refused.len() as u64 * 2 < count,
@@ -315,12 +311,12 @@ fn a_full_disk_is_told_of() {
     );
     for message in &refused {
         let what = if message.contains(" 1 time ") {
-            " time by"
+            " time so far"
         } else {
-            " times by"
+            " times so far"
         };
         assert!(number(message, what).is_power_of_two(), "{message}");
-        assert!(message.contains("tries again within "), "{message}");
+        assert!(message.contains("it retries within "), "{message}");
         assert!(message.contains("cannot "), "the reason: {message}");
     }
     quota.set_room(64 << 20);
@@ -329,7 +325,7 @@ fn a_full_disk_is_told_of() {
     seen.one(
         Level::Info,
         "terrace::job",
-        "the disk has room for logs again",
+        "the disk has space for logs again",
     );
 }
 
@@ -353,7 +349,7 @@ fn a_sync_for_range_deletes_is_told_of() {
     db.drain().unwrap();
     db.delete_range::<&str>(..).unwrap();
     db.wait_idle().unwrap();
-    let synced = "so that range deletes in them give room back";
+    let synced = "so that their range deletes can free space";
     seen.one(Level::Debug, "terrace::job", synced);
 }
 
@@ -384,10 +380,10 @@ fn a_stop_is_told_of_once() {
             ErrorKind::Stopped
         );
     }
-    let stop = seen.one(Level::Error, "terrace::failure", "the store has stopped");
+    let stop = seen.one(Level::Error, "terrace::failure", "the store stopped");
     assert!(stop.contains("a broken disk"), "{stop}");
     db.close().unwrap_err();
-    seen.one(Level::Warn, "terrace::open", "a close has failed after ");
+    seen.one(Level::Warn, "terrace::open", "close failed after ");
     assert!(seen.find(Level::Info, "terrace::open", "closed").is_empty());
 }
 
@@ -418,9 +414,9 @@ fn damage_is_told_of() {
         assert!(db.iter().unwrap().any(|pair| pair.is_err()));
         assert!((0..40).any(|n| db.get(key(n)).is_err()));
     }
-    seen.one(Level::Warn, "terrace::failure", "a read has found damage");
+    seen.one(Level::Warn, "terrace::failure", "a read found damage");
     let report = db.verify(&mut |_| {}).unwrap();
-    let found = seen.one(Level::Warn, "terrace::failure", "verify has found ");
+    let found = seen.one(Level::Warn, "terrace::failure", "verify found ");
     assert_eq!(number(&found, " problem") as usize, report.problems.len());
     assert!(
         seen.all()

@@ -304,7 +304,10 @@ fn an_ingest_that_fails_leaves_nothing() {
         }
         let refused = ingest.add(key(1999), "again").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
-        assert!(refused.to_string().contains("not above"), "{refused}");
+        assert!(
+            refused.to_string().contains("not greater than"),
+            "{refused}"
+        );
         ingest.add(key(2000), "goes on").unwrap();
         drop(ingest);
         assert_eq!((files(), allocated()), (0, at_first), "{design}");

@@ -103,7 +103,7 @@ mod tests {
         }
         assert!(!versions.any_twice());
         versions.add(7, 1);
-        assert!(!versions.any_twice(), "it has forgotten the others");
+        assert!(!versions.any_twice(), "earlier versions are forgotten");
         versions.add(7, 1);
         versions.add(7, 1);
         assert!(versions.any_twice());
