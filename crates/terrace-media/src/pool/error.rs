@@ -115,8 +115,8 @@ impl fmt::Display for PoolError {
                 supported,
             } => write!(
                 f,
-                "the pool {} has format {format}, but this program knows formats up to {supported}; \
-                 use a later version",
+                "the pool {} has format {format}, but this program knows formats up to \
+                 {supported}; use a later version",
                 path.display()
             ),
             PoolError::Unsupported(text) | PoolError::Invalid(text) => f.write_str(text),

@@ -60,10 +60,10 @@ impl DbBuilder {
         }
         let path = self.options.pool.path.as_ref().or(fixed.pool_path.as_ref());
         Err(Error::invalid(format!(
-            "{} is an older copy of a database whose directory was moved or replaced, and which was \
-             opened elsewhere with the same pool {}: data that has left the pool since is only in \
-             that directory. Open that one, or recover the data in this directory and the pool with \
-             \"terrace repair\"",
+            "{} is an older copy of a database whose directory was moved or replaced, and which \
+             was opened elsewhere with the same pool {}: data that has left the pool since is only \
+             in that directory. Open that one, or recover the data in this directory and the pool \
+             with \"terrace repair\"",
             self.path.display(),
             path.map(|path| path.display().to_string())
                 .unwrap_or_default()

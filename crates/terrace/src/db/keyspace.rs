@@ -301,8 +301,8 @@ pub(super) fn foreign() -> Error {
 
 fn damaged(name: &[u8]) -> Error {
     Error::corruption(format!(
-        "the catalog of keyspaces has the invalid record {:?}; restore the database from a copy, or \
-         recover the readable data with \"terrace repair\"",
+        "the catalog of keyspaces has the invalid record {:?}; restore the database from a copy, \
+         or recover the readable data with \"terrace repair\"",
         name.escape_ascii().to_string()
     ))
 }

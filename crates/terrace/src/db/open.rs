@@ -328,8 +328,8 @@ impl DbBuilder {
         match self.fs.exists(&mark) {
             Ok(false) => Ok(()),
             Ok(true) => Err(Error::invalid(format!(
-                "a repair into {} has not finished, so the database there is incomplete: remove the \
-                 directory and run \"terrace repair\" again",
+                "a repair into {} has not finished, so the database there is incomplete: remove \
+                 the directory and run \"terrace repair\" again",
                 self.path.display()
             ))),
             Err(e) => Err(Error::io("check for", &mark, e)),
@@ -341,8 +341,8 @@ impl DbBuilder {
         let exists = self.fs.exists(&self.path.join("OPTIONS"));
         let exists = exists.map_err(|e| match e.kind() {
             std::io::ErrorKind::NotADirectory => Error::invalid(format!(
-                "{} is a file, but a database is a directory: give a directory, or a path where one \
-                 can be created",
+                "{} is a file, but a database is a directory: give a directory, or a path where \
+                 one can be created",
                 self.path.display()
             )),
             _ => Error::io("access", &self.path, e),
@@ -401,8 +401,8 @@ impl DbBuilder {
             // everything.
             (None, _) if options.pool.medium != MediumChoice::Auto => {
                 return Err(Error::invalid(
-                    "--medium (pool.medium) forces a medium, but the database has no pool: give one \
-                     with --pool (pool.path), or use the medium auto",
+                    "--medium (pool.medium) forces a medium, but the database has no pool: give \
+                     one with --pool (pool.path), or use the medium auto",
                 ));
             }
             (None, _) => Backing::Anonymous,
@@ -449,8 +449,8 @@ impl DbBuilder {
         Manifest::open_file(&self.fs, &self.path, OWNERS).map_err(|e| match e {
             ManifestError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Error::corruption(format!(
-                    "{} is missing, so the files of the database are unknown; restore the directory \
-                     from a copy, or recover the readable data with \"terrace repair\"",
+                    "{} is missing, so the files of the database are unknown; restore the \
+                     directory from a copy, or recover the readable data with \"terrace repair\"",
                     self.path.join(MANIFEST).display()
                 ))
             }
@@ -523,8 +523,8 @@ impl DbBuilder {
         let uuid = uuid_text(&pool);
         if uuid != fixed.pool_uuid {
             return Err(Error::invalid(format!(
-                "the given pool has the id {uuid}, but the database in {} uses the pool with the id \
-                 {}: name the right pool",
+                "the given pool has the id {uuid}, but the database in {} uses the pool with the \
+                 id {}: name the right pool",
                 self.path.display(),
                 fixed.pool_uuid
             )));

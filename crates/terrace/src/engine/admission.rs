@@ -442,8 +442,8 @@ impl Engine {
             (_, Awaits::Disk(why)) | (Some(why), _) => why,
             (None, Awaits::Logs) => Error::new(
                 ErrorKind::Full,
-                "the logs have reached front.log_bytes_max, and no data can be drained; reopen with \
-                 a larger front.log_bytes_max",
+                "the logs have reached front.log_bytes_max, and no data can be drained; reopen \
+                 with a larger front.log_bytes_max",
             ),
             (None, Awaits::Jobs) => Error::new(
                 ErrorKind::Full,

@@ -97,8 +97,8 @@ impl Engine {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
                     "this database keeps its tables in DRAM, where data without a log does not \
-                     survive the process: write with put or batches instead, or create the database \
-                     with a pool",
+                     survive the process: write with put or batches instead, or create the \
+                     database with a pool",
                 ));
             }
             None => Sink::Buffer {

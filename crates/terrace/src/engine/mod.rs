@@ -251,8 +251,8 @@ impl Engine {
             Err(Error::closed())
         } else if self.is_foreign() {
             Err(Error::invalid(
-                "this database was opened by the parent of this forked process: close it there, and \
-                 open it here",
+                "this database was opened by the parent of this forked process: close it there, \
+                 and open it here",
             ))
         } else {
             Ok(())

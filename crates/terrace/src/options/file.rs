@@ -191,8 +191,8 @@ impl OptionsFile {
             Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{}: {problem} that this version knows: open the database with the version that \
-                     wrote it, or give all options",
+                    "{}: {problem} that this version knows: open the database with the version \
+                     that wrote it, or give all options",
                     dir.join(NAME).display()
                 ),
             )

@@ -306,8 +306,8 @@ impl Options {
         check(
             self.pool.size_bytes >= least,
             format!(
-                "--pool-size (pool.size_bytes) is {}, but memtables of {memtable} bytes and extents \
-                 of {extent} bytes need at least {least}: raise it, lower --memtable-size \
+                "--pool-size (pool.size_bytes) is {}, but memtables of {memtable} bytes and \
+                 extents of {extent} bytes need at least {least}: raise it, lower --memtable-size \
                  (front.memtable_bytes) and bottom.extent_bytes, or set --memory (memory_bytes), \
                  which lowers both",
                 self.pool.size_bytes

@@ -212,8 +212,8 @@ fn home_of(path: &Path) -> Result<Home> {
                 (false, false) => Err(Error::new(
                     ErrorKind::Invalid,
                     format!(
-                        "cannot find the pool of {}: OPTIONS is missing or damaged, and there is no \
-                         file \"pool\" or \"MANIFEST\"; give the path of the pool file",
+                        "cannot find the pool of {}: OPTIONS is missing or damaged, and there is \
+                         no file \"pool\" or \"MANIFEST\"; give the path of the pool file",
                         path.display()
                     ),
                 )),

@@ -178,8 +178,8 @@ impl DbBuilder {
             std::io::ErrorKind::WouldBlock => Error::new(
                 ErrorKind::Locked,
                 format!(
-                    "the database in {} is open, in another process or elsewhere in this one: close \
-                     it before the repair",
+                    "the database in {} is open, in another process or elsewhere in this one: \
+                     close it before the repair",
                     folder.display()
                 ),
             ),

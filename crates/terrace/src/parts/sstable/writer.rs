@@ -224,9 +224,9 @@ impl SstWriter {
             || !known
         {
             return Err(Error::invalid(format!(
-                "a table holds known kinds, keys of up to {KEY_BYTES_MAX} bytes and values of up to \
-                 {VALUE_BYTES_MAX} bytes, but this entry has a key of {} bytes, a value of {} bytes \
-                 and kind {}",
+                "a table holds known kinds, keys of up to {KEY_BYTES_MAX} bytes and values of up \
+                 to {VALUE_BYTES_MAX} bytes, but this entry has a key of {} bytes, a value of {} \
+                 bytes and kind {}",
                 entry.key.len(),
                 entry.value.len(),
                 entry.kind

@@ -97,9 +97,9 @@ pub(crate) fn recover(
         let (used, dead) = (read(&extent, USED_AT), read(&extent, DEAD_AT));
         if !(HEADER_BYTES as u64..=extent.len()).contains(&used) {
             return Err(Error::corruption(format!(
-                "the header of the repository extent at pool offset {:#x} claims {used} used bytes, \
-                 but the extent has {}; restore the database from a copy, or recover the readable \
-                 data with \"terrace repair\"",
+                "the header of the repository extent at pool offset {:#x} claims {used} used \
+                 bytes, but the extent has {}; restore the database from a copy, or recover the \
+                 readable data with \"terrace repair\"",
                 extent.off(),
                 extent.len()
             )));

@@ -154,9 +154,9 @@ fn open_table(
         }
         if extent.used > extent.span.len {
             return Err(Error::corruption(format!(
-                "the manifest records {} used bytes for the {}-byte extent at pool offset {off:#x}; \
-                 restore the database from a copy, or recover the readable data with \"terrace \
-                 repair\"",
+                "the manifest records {} used bytes for the {}-byte extent at pool offset \
+                 {off:#x}; restore the database from a copy, or recover the readable data with \
+                 \"terrace repair\"",
                 extent.used, extent.span.len
             )));
         }

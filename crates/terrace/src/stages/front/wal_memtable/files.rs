@@ -188,8 +188,8 @@ impl LogFiles {
         if let Some(newer) = ids().find(|&id| id >= next_id && self.has_records(id)) {
             return Err(Error::corruption(format!(
                 "{} has writes, but the manifest does not know this log, so the manifest is an \
-                 older copy: restore the directory from one copy, or recover the readable data with \
-                 \"terrace repair\"",
+                 older copy: restore the directory from one copy, or recover the readable data \
+                 with \"terrace repair\"",
                 self.path(newer).display()
             )));
         }
