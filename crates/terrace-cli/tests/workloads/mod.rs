@@ -14,7 +14,7 @@ fn report(arguments: &[&str]) -> serde_json::Value {
 /// done and what was ignored.
 #[test]
 fn a_property_file_is_run() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("workloadx");
     let properties = "# a comment\nrecordcount=400\noperationcount=300\nworkload=x\n\
                       readproportion: 0.5\nupdateproportion 0.5\nthreadcount = 3\ntarget=200000\n\
@@ -189,7 +189,7 @@ fn bad_workloads_are_refused() {
             &["--benchmarks", "replay", "--trace", "/nowhere/t"],
             "cannot be read",
         ),
-        (&["--record-trace", "x"], "records no trace"),
+        (&["--record-trace", "x"], "does not record traces"),
     ] {
         assert_fails(&run(arguments), 2, said);
     }
