@@ -158,7 +158,7 @@ fn print_loss(loss: &Loss, out: &mut Output) -> Result<(), CliError> {
         }
     };
     out.line(format_args!(
-        "{keys} may be missing, have an older value, or exist although deleted"
+        "  {keys} may be missing, have an older value, or exist although deleted"
     ))
 }
 

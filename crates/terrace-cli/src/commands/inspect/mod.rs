@@ -149,7 +149,7 @@ fn print_problem(finding: &Finding, out: &mut Output, json: bool) -> Result<(), 
     };
     let end = |key: &Option<_>, none: &str| key.as_ref().map_or(none.to_string(), key_text);
     let (after, up_to) = (end(&keys.after, "the first"), end(&keys.up_to, "the last"));
-    out.line(format_args!("lost with it: keys from {after} to {up_to}"))
+    out.line(format_args!("  lost with it: keys from {after} to {up_to}"))
 }
 
 /// Prints a line of a summary for people.
