@@ -73,9 +73,7 @@ pub(super) fn run(
                     }
                 }
                 Err(what) => {
-                    problem = Some(format!(
-                        "it printed a line that is not a result: {what}"
-                    ))
+                    problem = Some(format!("it printed a line that is not a result: {what}"))
                 }
             },
             Err(RecvTimeoutError::Disconnected) => break false,

@@ -76,9 +76,8 @@ pub fn read(path: &Path) -> Result<Results, ReadError> {
 
 /// Parses a line as a record, or returns the reason that it cannot be one.
 pub fn read_line(line: &str) -> Result<Record, String> {
-    let value: Value = serde_json::from_str(line).map_err(|e| {
-        format!("this is not JSON ({e}); a file of results has one object per line")
-    })?;
+    let value: Value = serde_json::from_str(line)
+        .map_err(|e| format!("this is not JSON ({e}); expected one object per line"))?;
     let Some(version) = value.get("terrace_bench") else {
         if value.get("conditions").is_some() && value.get("steps").is_some() {
             return Err(
@@ -103,11 +102,8 @@ pub fn read_line(line: &str) -> Result<Record, String> {
              that wrote it"
         ));
     }
-    serde_json::from_value(value).map_err(|e| {
-        format!(
-            "this is not a record of format {version}: {e}"
-        )
-    })
+    serde_json::from_value(value)
+        .map_err(|e| format!("this is not a record of format {version}: {e}"))
 }
 
 #[cfg(test)]
