@@ -136,7 +136,10 @@ impl Soak {
     /// Returns why this kind of database is not soaked, or `None` if it is.
     pub fn left_out(&self) -> Option<&'static str> {
         let keeps_logs = self.medium == Medium::Dram && !self.design.keeps_table_files();
-        keeps_logs.then_some("without a pool it keeps all logs, so its folder grows for ever")
+        keeps_logs.then_some(
+            "without a pool it keeps all logs, so its directory grows without \
+                              limit",
+        )
     }
 
     fn options(&self) -> Options {
@@ -448,13 +451,12 @@ impl Running<'_> {
                 metrics.pool.allocated_bytes,
                 held_by_empty(db.options()),
             ),
-            ("files beside tables and logs", folder.other_count, 4),
+            ("files other than tables and logs", folder.other_count, 4),
         ];
         for (what, is, most) in left {
             if is > most {
                 return Err(format!(
-                    "everything was deleted, and there are {what}: {is}, more than {most}; \
-                     {folder:?}\n{metrics}"
+                    "after all was deleted, {what}: {is}, more than {most}; {folder:?}\n{metrics}"
                 ));
             }
         }

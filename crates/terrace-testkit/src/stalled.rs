@@ -163,7 +163,7 @@ impl Case {
             let before = self.last[usize::from(key)];
             if found != before {
                 return Err(format!(
-                    "a snapshot beside an ingest has {found:?} for key {key}, not {before:?}"
+                    "a snapshot during an ingest has {found:?} for key {key}, not {before:?}"
                 ));
             }
         }

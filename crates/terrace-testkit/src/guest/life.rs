@@ -68,7 +68,7 @@ pub fn live(device: &Path) -> Outcome {
                 .unwrap_or_else(|_| Err("a thread panicked".into()))
         })
     })?;
-    Err("nobody cut the power".into())
+    Err("the power was not cut".into())
 }
 
 /// Returns what the store must and may hold: the newest state, and the writes answered in its life.
