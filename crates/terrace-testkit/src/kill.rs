@@ -276,12 +276,7 @@ impl<'a> Victim<'a> {
     fn kill_child(&mut self) -> Outcome {
         // This is a file, since a watchdog's report can fill a pipe that is not read.
         let path = self.orders.folder.join("said");
-        let said = File::create(&path).map_err(|e| {
-            format!(
-                "cannot create a file for the child: \
-                                                            {e}"
-            )
-        })?;
+        let said = File::create(&path).map_err(|e| format!("cannot create a file: {e}"))?;
         let mut child = (self.command)()
             .env(VARIABLE, self.orders.to_text())
             .stdin(Stdio::null())

@@ -194,7 +194,7 @@ mod tests {
 
     /// Each kind of failure is distinguished and reported with the last output.
     #[test]
-    fn bad_ends_are_told_apart() {
+    fn bad_ends_are_distinguished() {
         let minute = Duration::from_secs(60);
         for (script, said) in [
             ("echo the disk is full >&2; exit 1", "exit code 1"),

@@ -162,7 +162,7 @@ fn stores_with_results_are_not_absent() {
 
 /// Disturbed phases are named one by one if they are few, and summed up in one sentence otherwise.
 #[test]
-fn disturbed_phases_are_told_in_few_words() {
+fn disturbed_phases_are_reported_briefly() {
     let (comparison, _) = fixed();
     let results = read(&folder().join("stores.jsonl")).expect("the results");
     let warnings = |disturbed: usize| {

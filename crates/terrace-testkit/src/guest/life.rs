@@ -223,7 +223,7 @@ mod tests {
 
     /// The flag belongs to the mapping that it is listed under.
     #[test]
-    fn synchronous_mappings_are_told() {
+    fn synchronous_mappings_are_recognized() {
         let maps = "7f00-7f10 rw-s 00000000 103:00 12 /mnt/other\nSize: 4 kB\nVmFlags: rd wr sh sf\n\
                     7f20-7f30 rw-s 00000000 103:00 13 /mnt/pool\nVmFlags: rd wr sh mr\n";
         assert_eq!(is_synchronous(maps, "/mnt/other"), Some(true));

@@ -105,12 +105,7 @@ impl Orders {
 
     /// Starts the child in the directory `from` of the place.
     fn start(&self, from: &str, command: &dyn Fn() -> Command) -> Outcome<Child> {
-        let said = File::create(self.said()).map_err(|e| {
-            format!(
-                "cannot create a file for a \
-                                                                  child: {e}"
-            )
-        })?;
+        let said = File::create(self.said()).map_err(|e| format!("cannot create a file: {e}"))?;
         command()
             .env(VARIABLE, self.to_text())
             .current_dir(self.place.join(from))

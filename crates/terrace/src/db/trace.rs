@@ -304,7 +304,7 @@ mod tests {
     /// A trace that cannot be written ends there, without disturbing a call, and the close reports
     /// it; the database is closed all the same.
     #[test]
-    fn a_trace_that_fails_is_told() {
+    fn a_failed_trace_is_reported() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let shared = Shared(Arc::default(), 2);
         let open = || crate::Db::builder(folder.path()).options(crate::testing::small_options());

@@ -386,7 +386,7 @@ mod tests {
     /// If nothing is left to do and pressure stays, as in a pool full of live data, writers are not
     /// held back increasingly.
     #[test]
-    fn nobody_waits_for_idle_work() {
+    fn no_writer_waits_for_idle_work() {
         let mut control = Control::default();
         let pressure = Pressure {
             part: 0.6,

@@ -289,7 +289,7 @@ mod tests {
     /// After a writer has failed, earlier ones publish or learn of the failure, later ones learn
     /// that they cannot publish, and no thread waits forever.
     #[test]
-    fn a_broken_sequencer_hangs_nobody() {
+    fn a_broken_sequencer_blocks_no_thread() {
         for round in 0..50 {
             let sequencer = Sequencer::default();
             let reservations: Vec<Reservation> = (0..6).map(|_| sequencer.take(2)).collect();

@@ -132,7 +132,7 @@ fn number(message: &str, what: &str) -> u64 {
 
 /// An open, each job that has done something, and a close are logged once, with what they did.
 #[test]
-fn openings_jobs_and_closes_are_told_of_once() {
+fn openings_jobs_and_closes_are_logged_once() {
     let media = [Medium::Dax, Medium::Dram];
     let all = Design::ALL.into_iter();
     for (design, medium) in all.flat_map(|design| media.map(|medium| (design, medium))) {
@@ -220,7 +220,7 @@ fn openings_jobs_and_closes_are_told_of_once() {
 
 /// A long wait of a writer is logged when it ends, with reason and duration; short waits are not.
 #[test]
-fn long_stalls_are_told_of() {
+fn long_stalls_are_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let fs = FaultFs::new(Arc::new(OsFs));
@@ -283,7 +283,7 @@ fn long_stalls_are_told_of() {
 /// A full disk, jobs that it refuses, and its recovery are logged, refusals with decreasing
 /// frequency.
 #[test]
-fn a_full_disk_is_told_of() {
+fn a_full_disk_is_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let (place, quota, _) = on_a_disk_of(2 << 20, folder.path());
@@ -337,7 +337,7 @@ fn fill_a_memtable(db: &Db) {
 
 /// Syncs of logs for a range delete, which let it free what it covers, are logged.
 #[test]
-fn a_sync_for_range_deletes_is_told_of() {
+fn a_sync_for_range_deletes_is_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let db = Db::open(
@@ -355,7 +355,7 @@ fn a_sync_for_range_deletes_is_told_of() {
 
 /// A failure stops the store and is logged once, even if calls are refused afterwards.
 #[test]
-fn a_stop_is_told_of_once() {
+fn a_stop_is_logged_once() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let fs = FaultFs::new(Arc::new(OsFs));
@@ -390,7 +390,7 @@ fn a_stop_is_told_of_once() {
 /// Damage is logged when a read first finds it, and when verify has counted all of it, without
 /// keys.
 #[test]
-fn damage_is_told_of() {
+fn damage_is_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let options = settings::small_of(Design::Leveled, Medium::Dax);

@@ -426,7 +426,7 @@ fn an_ingest_moves_what_is_in_its_way_only() {
 /// With concurrent writers of the same keys, each key takes its values in order, an ingest shows in
 /// all keys or in none at every moment, and no reader goes back to an earlier state.
 #[test]
-fn ingests_beside_writers_are_atomic() {
+fn ingests_during_writes_are_atomic() {
     const KEYS: u32 = 300;
     for design in Design::ALL {
         let folder = scratch().unwrap();

@@ -336,7 +336,7 @@ fn impossible_extents_are_not_adopted() {
 /// The next open reports how a pool ended: closed, crashed in this boot, or power lost, which
 /// remains until it is repaired.
 #[test]
-fn the_last_shutdown_is_told() {
+fn the_last_shutdown_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = closed(dir.path());
     let reopened = || Pool::open(config.clone()).expect("opened");

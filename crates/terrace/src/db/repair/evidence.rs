@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_link_is_told_from_nodes_in_a_wrong_place() {
+    fn a_damaged_link_differs_from_misplaced_nodes() {
         assert!(!links(&[]).are_mixed_up());
         for to in [0, 64, 4096, !7] {
             assert!(!links(&[(50, to)]).are_mixed_up(), "{to}");

@@ -199,7 +199,7 @@ fn a_full_pool_is_drained_until_the_bottom_stops() {
 /// Alongside a thread that compacts, drains run while writers are slowed for drains but not yet for
 /// the bottom; then both work on the bottom.
 #[test]
-fn drains_go_on_beside_compactions() {
+fn drains_continue_during_compactions() {
     let comes_first = |bottom| preferred(Urgency::Space, 0.3, Some(bottom));
     assert_eq!(comes_first(nearness(0.9, false)), Some(Compact));
     assert_eq!(comes_first(nearness(0.9, true)), Some(Drain));

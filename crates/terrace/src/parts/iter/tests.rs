@@ -314,7 +314,7 @@ fn holds_tell_whether_entries_moved() {
 /// While a merge moves one list into another, every scan that holds both sees each entry once,
 /// whether in one piece or chunk by chunk.
 #[test]
-fn scans_beside_a_merge_see_everything() {
+fn scans_during_a_merge_see_everything() {
     for round in 0..10 {
         let shared = Shared::new();
         let (newer, older) = (shared.list(), shared.list());

@@ -408,7 +408,7 @@ fn what_is_visible_is_found() {
 
 /// After a writer has failed, acknowledged writes are visible and no thread hangs.
 #[test]
-fn a_failed_writer_hangs_nobody() {
+fn a_failed_writer_blocks_no_thread() {
     holds(|| failing(Fault::None));
 }
 
