@@ -244,10 +244,7 @@ impl BenchConfig {
                 problems.push(problem);
             }
         };
-        check(
-            !self.steps.is_empty(),
-            "there is no benchmark to run".to_string(),
-        );
+        check(!self.steps.is_empty(), "no benchmark was given".to_string());
         check(self.num >= 1, "num must be at least 1".to_string());
         check(
             (1..KEY_BYTES_MAX).contains(&self.key_bytes),

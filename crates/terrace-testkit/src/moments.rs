@@ -278,7 +278,7 @@ fn pair((key, value): (Vec<u8>, Vec<u8>)) -> Outcome<(u8, u32)> {
     let number = <[u8; 4]>::try_from(value).map(u32::from_be_bytes);
     match (key.as_slice(), number) {
         ([key], Ok(number)) => Ok((*key, number)),
-        (key, number) => Err(format!("{key:?} with {number:?} is no pair of these")),
+        (key, number) => Err(format!("{key:?} with {number:?} is not one of these pairs")),
     }
 }
 

@@ -508,7 +508,7 @@ fn compare_space(space: &Keyspace, all: &BTreeMap<Vec<u8>, Known>) -> Outcome {
             true => compare(pairs.rev(), iter.rev(), moment, &|_| true),
         };
         if !whole.map_err(what)? {
-            return Err(what("there is no memory for the one scan".into()));
+            return Err(what("no memory for the only scan".into()));
         }
     }
     let mut book = Book::default();
@@ -579,7 +579,7 @@ fn copy_beside(
     for (space, handle) in [copy.default_keyspace(), shared].into_iter().enumerate() {
         for pair in handle.iter().map_err(failed("a scan"))? {
             let pair = pair.map_err(failed("a scan"))?;
-            let of = owner(space, pair.key()).ok_or("a key of nobody")?;
+            let of = owner(space, pair.key()).ok_or("a key without an owner")?;
             check_foreign(of, pair.key(), pair.value())?;
         }
     }
