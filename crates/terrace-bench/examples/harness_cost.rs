@@ -44,7 +44,7 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> Result<(), Failure> {
     let part = std::env::args().nth(1).unwrap_or_default();
     if !["", "empty", "store"].contains(&part.as_str()) {
-        return Err(format!("{part:?} is no part: there are empty and store").into());
+        return Err(format!("unknown part {part:?}; use empty or store").into());
     }
     println!("clock: {}", terrace_media::Stopwatch::start().source());
     if part != "store" {

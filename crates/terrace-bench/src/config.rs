@@ -138,7 +138,7 @@ impl BenchConfig {
             (None, Some(properties)) => properties.clone(),
             (None, None) if step == Step::YcsbLoad => Properties::default(),
             (None, None) => {
-                return Err(format!("{step} runs a property file: name one (--ycsb)"));
+                return Err(format!("{step} runs a property file: give one with --ycsb"));
             }
         };
         let properties = properties.with(&self.ycsb_over);
@@ -244,10 +244,7 @@ impl BenchConfig {
                 problems.push(problem);
             }
         };
-        check(
-            !self.steps.is_empty(),
-            "there is no benchmark to run".to_string(),
-        );
+        check(!self.steps.is_empty(), "no benchmark was given".to_string());
         check(self.num >= 1, "num must be at least 1".to_string());
         check(
             (1..KEY_BYTES_MAX).contains(&self.key_bytes),
@@ -267,7 +264,7 @@ impl BenchConfig {
         check(
             numbers <= keys,
             format!(
-                "keys of {} digits cannot tell {numbers} numbers apart",
+                "keys of {} digits cannot represent {numbers} distinct numbers",
                 self.key_bytes
             ),
         );
@@ -301,7 +298,7 @@ impl BenchConfig {
         }
         check(
             self.trace.is_some() || !self.steps.contains(&Step::Replay),
-            "replay replays a trace: name one (--trace)".to_string(),
+            "replay needs a trace: give one with --trace".to_string(),
         );
         for step in &self.steps {
             let workload = self.workload_of(*step);
@@ -339,24 +336,24 @@ impl BenchConfig {
         check(
             !(self.steps.contains(&Step::KillReopen)
                 && self.options.durability == Durability::Volatile),
-            "killreopen loses what is not logged: take durability buffered or sync".to_string(),
+            "killreopen loses unlogged writes: use --durability buffered or sync".to_string(),
         );
         check(
             self.report_interval != Some(Duration::ZERO),
-            "report-interval must be longer than nothing".to_string(),
+            "report-interval must be greater than 0".to_string(),
         );
         check(
             !self.use_existing_db || self.db.is_some(),
-            "use-existing-db needs a database: name its folder".to_string(),
+            "use-existing-db needs a database: give its directory with --db".to_string(),
         );
         check(
             !(self.use_existing_db && self.replace_db),
-            "a database cannot be both used as it is and replaced".to_string(),
+            "--use-existing-db and --replace-db exclude each other".to_string(),
         );
         if problems.is_empty() {
             return Ok(());
         }
-        Err(format!("the benchmark cannot run: {}", problems.join("; ")))
+        Err(format!("cannot run the benchmark: {}", problems.join("; ")))
     }
 }
 
@@ -432,7 +429,7 @@ mod tests {
         assert_eq!(config.validate(), Ok(()));
         over(&mut config, "recordcuont=900");
         let problem = config.validate().expect_err("it is misspelled");
-        assert!(problem.contains("recordcount is one"), "{problem}");
+        assert!(problem.contains("did you mean recordcount?"), "{problem}");
     }
 
     /// A pool that holds no data does not grow with it, but the space for table files does.

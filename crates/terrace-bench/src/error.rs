@@ -78,7 +78,7 @@ impl fmt::Display for Found {
 
 impl BenchError {
     /// Returns a failure of a peer.
-    #[allow(dead_code, reason = "builds without a peer have none that fails")]
+    #[allow(dead_code, reason = "only builds with a peer construct it")]
     pub(crate) fn peer(store: &'static str, what: impl fmt::Display) -> BenchError {
         let what = what.to_string();
         BenchError::Peer { store, what }
@@ -86,7 +86,7 @@ impl BenchError {
 
     pub(crate) fn wrong(key: &[u8], expected: &Found, found: &Found) -> BenchError {
         BenchError::WrongValue(format!(
-            "the store gave a wrong value: key \"{}\", expected {expected}, found {found}",
+            "the store returned a wrong value: key \"{}\", expected {expected}, found {found}",
             key.escape_ascii()
         ))
     }
@@ -100,7 +100,8 @@ impl BenchError {
 
     pub(crate) fn never_written(key: &[u8], found: &Found) -> BenchError {
         BenchError::WrongValue(format!(
-            "the store has a key that nobody wrote: key \"{}\", expected nothing, found {found}",
+            "the store has a key that was never written: key \"{}\", expected nothing, found \
+             {found}",
             key.escape_ascii()
         ))
     }
@@ -115,7 +116,7 @@ impl BenchError {
     /// Returns the error for a value that matches no version of the record of its key.
     pub(crate) fn not_of_record(key: &[u8], found: &Found) -> BenchError {
         BenchError::WrongValue(format!(
-            "the store gave a wrong value: key \"{}\", expected one that was written under this key, \
+            "the store returned a wrong value: key \"{}\", expected one written for this key, \
              found {found}",
             key.escape_ascii()
         ))
@@ -139,12 +140,12 @@ impl BenchError {
                  later one, found nothing"
             ),
             Wrong::Stale(version, floor) => format!(
-                "the store gave an old value: key \"{key}\", expected version {floor} or a later one, \
-                 acknowledged before the read began, found version {version}"
+                "the store returned an old value: key \"{key}\", expected version {floor} or a \
+                 later one, acknowledged before the read began, found version {version}"
             ),
             Wrong::Unwritten(version, last) => format!(
-                "the store gave a value that nobody wrote: key \"{key}\", expected version {last} or \
-                 an earlier one, found version {version}"
+                "the store returned a value that was never written: key \"{key}\", expected \
+                 version {last} or an earlier one, found version {version}"
             ),
         })
     }
@@ -165,7 +166,7 @@ impl fmt::Display for BenchError {
             }
             BenchError::Store(e) => e.fmt(f),
             BenchError::Peer { store, what } => write!(f, "{store} failed: {what}"),
-            BenchError::Medium(e) => write!(f, "the limit line cannot be measured: {e}"),
+            BenchError::Medium(e) => write!(f, "cannot measure the limit of the medium: {e}"),
             BenchError::Io { what, source } => write!(f, "cannot {what}: {source}"),
             BenchError::Output(e) => write!(f, "cannot write the results: {e}"),
         }

@@ -254,7 +254,7 @@ impl<'a> Bench<'a> {
     fn claim(&self, extent: &Extent) -> Result<Claim, BenchError> {
         extent
             .claim(0, extent.len() as usize)
-            .ok_or_else(|| BenchError::Medium("the extent is smaller than it said".to_string()))
+            .ok_or_else(|| BenchError::Medium("the extent is smaller than reported".to_string()))
     }
 
     fn best(&self, kind: Kind) -> Result<f64, BenchError> {
@@ -285,7 +285,7 @@ impl<'a> Bench<'a> {
                     })
                 })
                 .collect();
-            let died = || BenchError::Medium("a thread of the measurement died".to_string());
+            let died = || BenchError::Medium("a thread of the measurement panicked".to_string());
             workers
                 .into_iter()
                 .map(|worker| worker.join().map_err(|_| died())?)
@@ -348,7 +348,7 @@ impl<'a> Bench<'a> {
             if self.durability == Durability::Sync {
                 region
                     .sync(claim.off() + at as u64, record)
-                    .map_err(|e| BenchError::Medium(format!("syncing its pool failed: {e}")))?;
+                    .map_err(|e| BenchError::Medium(format!("cannot sync its pool: {e}")))?;
             }
             at += record;
         }
@@ -357,7 +357,7 @@ impl<'a> Bench<'a> {
 
     fn append_to_file(&self, kind: Kind, thread: usize, file: &File) -> Result<u64, BenchError> {
         let (record, records) = self.appended(kind);
-        let failed = |e| BenchError::Medium(format!("writing its log file failed: {e}"));
+        let failed = |e| BenchError::Medium(format!("cannot write its log file: {e}"));
         // Each thread has its own part of the file, as it would have its own place in the log.
         let part = (FILE_BYTES / self.config.threads as u64).max(record as u64);
         let first = part * thread as u64;
@@ -400,7 +400,7 @@ impl<'a> Bench<'a> {
             for _ in 0..entries {
                 let from = extent.off() + slot * stride;
                 let bytes = extent.region().bytes(from, len).ok_or_else(|| {
-                    BenchError::Medium("the extent is smaller than it said".to_string())
+                    BenchError::Medium("the extent is smaller than reported".to_string())
                 })?;
                 out[..len].copy_from_slice(bytes);
                 black_box(&mut out);
@@ -459,7 +459,7 @@ mod tests {
     /// Every workload with a limit gets one and no other, on a pool in plain memory and in a file.
     #[test]
     fn every_workload_has_a_limit() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         for path in [None, Some(PathBuf::from("pool"))] {
             let mut options = Options::default();
             options.pool.path = path;
@@ -487,7 +487,7 @@ mod tests {
                 assert!(limits.of(step).is_none_or(|rate| rate > 0.0), "{step}");
             }
         }
-        let left = fs::read_dir(folder.path()).expect("the folder").count();
+        let left = fs::read_dir(folder.path()).expect("the directory").count();
         assert_eq!(left, 0, "the measurement removes its files");
     }
 }

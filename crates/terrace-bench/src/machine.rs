@@ -173,9 +173,9 @@ mod tests {
     /// Written bytes are counted, and the size of files includes those in subdirectories.
     #[test]
     fn written_bytes_are_seen() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let before = ProcessIo::read();
-        fs::create_dir(folder.path().join("below")).expect("a folder");
+        fs::create_dir(folder.path().join("below")).expect("a directory");
         fs::write(folder.path().join("below/file"), vec![1; 100_000]).expect("a file");
         assert!(ProcessIo::read().write_bytes - before.write_bytes >= 100_000);
         assert!((100_000..300_000).contains(&bytes_under(folder.path())));

@@ -76,7 +76,7 @@ impl Place {
             let there = fs::read_to_string(&marker).unwrap_or_default();
             if there.trim() != self.store.name() {
                 return Err(BenchError::Invalid(format!(
-                    "{} holds no database of {} that this benchmark made",
+                    "{} has no database of {} made by this benchmark",
                     self.db.display(),
                     self.store
                 )));
@@ -151,13 +151,13 @@ impl Place {
         if self.db.exists() && !is_empty_folder(&self.db) {
             if !self.db.join(PEER_FILE).exists() && Options::load(&self.db)?.is_none() {
                 return Err(BenchError::Invalid(format!(
-                    "{folder} holds something that is not a database: name an empty folder"
+                    "{folder} has files that are not a database: use an empty directory"
                 )));
             }
             if !replace {
                 return Err(BenchError::Invalid(format!(
-                    "{folder} holds a database: use it as it is (--use-existing-db) or let it be \
-                     removed (--replace-db)"
+                    "{folder} has a database: use it (--use-existing-db) or replace it \
+                     (--replace-db)"
                 )));
             }
         }
@@ -167,7 +167,7 @@ impl Place {
             && pool.metadata().is_ok_and(|file| file.len() > 0)
         {
             return Err(BenchError::Invalid(format!(
-                "{} exists: name another pool file, or let it be removed (--replace-db)",
+                "{} exists: choose another pool file, or replace it (--replace-db)",
                 pool.display()
             )));
         }
@@ -217,7 +217,7 @@ pub(crate) fn make_temporary(bytes: u64) -> Result<(TempDir, File), BenchError> 
     };
     make(parent)
         .or_else(|_| make(&temporary))
-        .map_err(|e| BenchError::io("make a temporary folder in", parent, e))
+        .map_err(|e| BenchError::io("create a temporary directory in", parent, e))
 }
 
 /// Returns the bytes that may still be written to the file system of `path`.
@@ -254,14 +254,14 @@ mod tests {
     /// The directory of a killed run is removed; that of a live run is not.
     #[test]
     fn abandoned_folders_are_removed() {
-        let parent = tempfile::tempdir().expect("a temporary folder");
+        let parent = tempfile::tempdir().expect("a temporary directory");
         let make = |name: &str, with_owner: bool| {
             let folder = parent.path().join(format!("{PREFIX}{name}"));
-            fs::create_dir(&folder).expect("a folder");
+            fs::create_dir(&folder).expect("a directory");
             with_owner.then(|| File::create(folder.join(OWNER_FILE)).expect("an owner file"))
         };
         let living = make("living", true).expect("an owner file");
-        living.lock().expect("nobody else has it");
+        living.lock().expect("it is not locked");
         drop(make("dead", true));
         make("starting", false);
         remove_abandoned(parent.path());
@@ -274,7 +274,7 @@ mod tests {
     /// A directory with other files, and another owner's pool file, are refused and kept.
     #[test]
     fn foreign_data_is_refused() {
-        let parent = tempfile::tempdir().expect("a temporary folder");
+        let parent = tempfile::tempdir().expect("a temporary directory");
         let precious = parent.path().join("precious");
         fs::write(&precious, "data").expect("a file");
         let mut options = Options::default();
@@ -282,13 +282,13 @@ mod tests {
             db: Some(parent.path().into()),
             ..BenchConfig::default()
         };
-        let problem = Place::find(&config, &options).expect_err("the folder is in use");
+        let problem = Place::find(&config, &options).expect_err("the directory is in use");
         assert!(problem.to_string().contains("not a database"), "{problem}");
 
         config.db = Some(parent.path().join("db"));
         options.pool.path = Some(precious.clone());
         let problem = Place::find(&config, &options).expect_err("the pool file is in use");
         assert!(problem.to_string().contains("exists"), "{problem}");
-        assert_eq!(fs::read(&precious).expect("it is still there"), b"data");
+        assert_eq!(fs::read(&precious).expect("it still exists"), b"data");
     }
 }

@@ -37,7 +37,7 @@ impl FromStr for Arrivals {
         match text {
             "constant" => Ok(Arrivals::Constant),
             "poisson" => Ok(Arrivals::Poisson),
-            _ => Err(format!("{text:?} is none; there are constant and poisson")),
+            _ => Err(format!("{text:?} is unknown; use constant or poisson")),
         }
     }
 }

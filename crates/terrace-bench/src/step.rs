@@ -94,7 +94,7 @@ impl Contents {
     /// Returns the name of the contents, and the steps that make them.
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Contents::Numbers => "the numbered keys of fillseq and its like",
+            Contents::Numbers => "the numbered keys of fillseq and similar steps",
             Contents::Records => "the records of ycsb-load",
             Contents::Queues => "the queues of queue",
             Contents::Trace => "the keys of replay",
@@ -261,7 +261,10 @@ impl FromStr for Step {
             .find(|step| step.name() == text.trim())
             .ok_or_else(|| {
                 let names: Vec<&str> = Step::ALL.iter().map(|step| step.name()).collect();
-                format!("{text:?} is no benchmark; there are {}", names.join(", "))
+                format!(
+                    "unknown benchmark {text:?}; use one of {}",
+                    names.join(", ")
+                )
             })
     }
 }
@@ -297,7 +300,7 @@ pub(crate) fn check_order(steps: &[Step]) -> Result<(), String> {
         if !works {
             let found = there.map_or("nothing", Contents::describe);
             return Err(format!(
-                "{step} works on {}, but finds {found}: put a step before it that makes them",
+                "{step} needs {}, but finds {found}: put a step before it that creates them",
                 wanted.describe()
             ));
         }
@@ -338,12 +341,12 @@ mod tests {
         for (wrong, said) in [
             (
                 &[YcsbA][..],
-                "ycsb-a works on the records of ycsb-load, but finds nothing",
+                "ycsb-a needs the records of ycsb-load, but finds nothing",
             ),
             (&[FillSeq, Wait, YcsbE], "finds the numbered keys"),
             (
                 &[YcsbLoad, YcsbA, ReadSeq],
-                "readseq works on the numbered keys",
+                "readseq needs the numbered keys",
             ),
             (&[Queue, ReadRandom], "finds the queues"),
         ] {

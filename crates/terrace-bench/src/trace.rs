@@ -55,10 +55,8 @@ impl Trace {
     /// Reads the trace at `path`. An error names the problem and its line.
     pub fn load(path: &Path) -> Result<Trace, String> {
         let shown = path.display();
-        let file =
-            File::open(path).map_err(|e| format!("the trace {shown} cannot be read: {e}"))?;
-        Trace::read(BufReader::new(file))
-            .map_err(|e| format!("the trace {shown} cannot be read: {e}"))
+        let file = File::open(path).map_err(|e| format!("cannot read the trace {shown}: {e}"))?;
+        Trace::read(BufReader::new(file)).map_err(|e| format!("cannot read the trace {shown}: {e}"))
     }
 
     fn read(mut lines: impl BufRead) -> Result<Trace, String> {
@@ -106,7 +104,7 @@ impl Trace {
         let key = unescape(field("key")?)?;
         let count = |field: Result<&[u8], String>| -> Result<u32, String> {
             let text = String::from_utf8_lossy(field?).into_owned();
-            text.parse().map_err(|_| format!("{text:?} is no count"))
+            text.parse().map_err(|_| format!("{text:?} is not a count"))
         };
         let call = match call {
             b"put" => Call::Put(count(field("length"))?),
@@ -128,12 +126,12 @@ impl Trace {
             }
             other => {
                 let other = other.escape_ascii();
-                return Err(format!("there is no call \"{other}\" here"));
+                return Err(format!("unknown call \"{other}\""));
             }
         };
         let is_write = matches!(call, Call::Put(_) | Call::Delete);
         if *of_batch > 0 && !is_write {
-            return Err("a batch has writes only".to_string());
+            return Err("a batch can only have writes".to_string());
         }
         let key = self.number_of(keyspace, key)?;
         if let Call::Put(bytes) = call {
@@ -228,10 +226,12 @@ fn check_header(line: &[u8]) -> Result<(), String> {
     match line.strip_prefix(b"terrace-trace\t") {
         Some(b"1") => Ok(()),
         Some(version) => Err(format!(
-            "it has the format \"{}\", and this program knows 1: use the program that recorded it",
+            "it has the format \"{}\", but this program knows 1: use the version that recorded it",
             version.escape_ascii()
         )),
-        None => Err("it is no trace: its first line is not \"terrace-trace\" and a number".into()),
+        None => {
+            Err("it is not a trace: its first line is not \"terrace-trace\" and a number".into())
+        }
     }
 }
 
@@ -252,7 +252,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
         });
         key.push(byte.ok_or_else(|| {
             let text = text.escape_ascii();
-            format!("the key \"{text}\" has a backslash that no x and two digits follow")
+            format!("the key \"{text}\" has a backslash without x and two hexadecimal digits")
         })?);
         rest = &rest[3..];
     }
@@ -326,7 +326,7 @@ pub(crate) mod tests {
     fn bad_lines_are_named() {
         for (text, said) in [
             ("", "empty"),
-            ("key\tvalue\n", "no trace"),
+            ("key\tvalue\n", "not a trace"),
             ("terrace-trace\t2\n", "knows 1"),
             ("terrace-trace\t1\n", "no calls"),
             (
@@ -335,16 +335,19 @@ pub(crate) mod tests {
             ),
             (
                 "terrace-trace\t1\n1\t1\tput\tk\tx\n",
-                "line 2: \"x\" is no count",
+                "line 2: \"x\" is not a count",
             ),
-            ("terrace-trace\t1\n1\t1\tmerge\tk\n", "no call \"merge\""),
+            (
+                "terrace-trace\t1\n1\t1\tmerge\tk\n",
+                "unknown call \"merge\"",
+            ),
             ("terrace-trace\t1\n1\t1\tget\ta\\q\n", "backslash"),
             ("terrace-trace\t1\n1\t1\tget\ta\\x1\n", "backslash"),
             ("terrace-trace\t1\n1\t1\tget\ta\\x+1\n", "backslash"),
             ("terrace-trace\t1\n1\n", "it has no keyspace"),
             (
                 "terrace-trace\t1\n1\t0\tbatch\t\t2\n1\t1\tget\tk\n",
-                "line 3: a batch has writes only",
+                "line 3: a batch can only have writes",
             ),
         ] {
             let problem = read(text).map(drop).expect_err(text);

@@ -25,10 +25,7 @@ const TAG: usize = 8;
 /// The header of a record's value: its version and its tag. A shorter value has no version.
 const HEADER: usize = 4 + TAG;
 
-const _: () = assert!(
-    HEADER <= ALIGNED,
-    "there is room for a header at every place"
-);
+const _: () = assert!(HEADER <= ALIGNED, "a header fits at every offset");
 
 /// The bits of a tag that do not give the place.
 const HASH: u64 = (1 << 48) - 1;

@@ -24,18 +24,18 @@ pub(crate) use tools::{
 
 const EXAMPLES: &str = "\
 Examples:
-  terrace put /data/words hello world       write a key (makes the database)
+  terrace put /data/words hello world       write a key (creates the database)
   terrace get /data/words hello             read it
   terrace scan /data/words --prefix he      list keys and values in order
   terrace load /data/words words.tsv        load key<TAB>value lines
-  terrace dump /data/words - | gzip > w.gz  write everything out
+  terrace dump /data/words - | gzip > w.gz  write all pairs to a file
   terrace stat /data/words                  where the data is
   terrace bench                             measure this machine
 
-The first argument of every command but bench is the database's folder. Options of the store that \
-shape the data are kept with the database: they hold until others are given, and stat shows them. \
-What belongs to one run is not kept: medium, prefault, durability, emulate, memory, \
-cache-size, direct-io, read-only.";
+The first argument of every command but bench is the database's directory. Options that shape the \
+data are stored with the database and stay in effect until others are given; stat shows them. \
+Options of a single run are not stored: medium, prefault, durability, emulate, memory, cache-size, \
+direct-io, read-only.";
 
 const KEYSPACES: &str = "\
 Examples:
@@ -93,8 +93,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_design)]
     pub(crate) design: Option<Design>,
 
-    /// The pool's file or DAX device; "none" uses only the folder: a buffer in memory, and logs,
-    /// manifest and tables in files. Relative paths start at the database's folder [default: the
+    /// The pool's file or DAX device; "none" uses only the directory: a buffer in memory, and logs,
+    /// manifest and tables in files. Relative paths start at the database's directory [default: the
     /// file "pool" there].
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
@@ -219,7 +219,7 @@ pub(crate) enum Command {
 /// The arguments of a command that needs only a database.
 #[derive(Debug, Args)]
 pub(crate) struct DbArg {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
 }
@@ -231,7 +231,7 @@ Examples:
   terrace get /data/words hello
   terrace get /data/words picture --raw > picture.png")]
 pub(crate) struct GetArgs {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The key.
@@ -261,7 +261,7 @@ Examples:
   terrace put /data/words -e 'a\\x00key' 'two\\nlines'
   terrace put /mnt/pmem/db k v --pool /mnt/pmem/pool --pool-size 16GiB")]
 pub(crate) struct PutArgs {
-    /// The database's folder; it is created if it does not exist.
+    /// The database's directory; it is created if it does not exist.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The key.
@@ -287,7 +287,7 @@ Examples:
   terrace delete /data/words --from a --to b
   terrace delete /data/words --from zebra")]
 pub(crate) struct DeleteArgs {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The keys; all of them are deleted, or none is.
@@ -311,7 +311,7 @@ Examples:
   terrace scan /data/words --from a --to b --limit 10
   terrace scan /data/words --reverse --limit 1 --keys-only    the last key")]
 pub(crate) struct ScanArgs {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// Only keys with this prefix.
@@ -356,7 +356,7 @@ pub(crate) enum KeyspacesCommand {
 /// A keyspace of a database.
 #[derive(Debug, Args)]
 pub(crate) struct KeyspaceArgs {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The keyspace's name.

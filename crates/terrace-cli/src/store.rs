@@ -39,7 +39,9 @@ impl Store {
             (Some(name), Missing::Create) => db.create_keyspace(name)?,
             (Some(name), Missing::Fail) => db.keyspace(name)?.ok_or_else(|| {
                 let all = db.list_keyspaces().unwrap_or_default().join(", ");
-                CliError::Failed(format!("there is no keyspace {name:?}; there are: {all}"))
+                CliError::Failed(format!(
+                    "there is no keyspace {name:?}; the keyspaces are: {all}"
+                ))
             })?,
         };
         Ok(Store {
@@ -79,7 +81,7 @@ pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db
     let named = stored.as_ref().and_then(|stored| stored.pool.path.as_ref());
     if let (Some(named), Some(None)) = (named, args.pool.as_ref().map(pool_path)) {
         return Err(CliError::Usage(format!(
-            "the database in {} has the pool {}, and --pool none is for one without: leave it away",
+            "the database in {} has the pool {}, so --pool none is not possible: omit it",
             path.display(),
             named.display()
         )));

@@ -24,7 +24,7 @@ struct Place {
 impl Place {
     fn new() -> Place {
         Place {
-            folder: tempfile::tempdir().expect("a temporary folder"),
+            folder: tempfile::tempdir().expect("a temporary directory"),
         }
     }
 

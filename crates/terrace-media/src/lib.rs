@@ -51,10 +51,7 @@
 //! # Ok(())
 //! # }
 //! ```
-#![allow(
-    unsafe_code,
-    reason = "this crate is where mapped memory becomes safe to use"
-)]
+#![allow(unsafe_code, reason = "this crate makes mapped memory safe to use")]
 
 mod clock;
 #[cfg(feature = "decoders")]

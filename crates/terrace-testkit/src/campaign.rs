@@ -79,7 +79,7 @@ pub fn power(request: &Request) -> Outcome {
 /// Kills children with SIGKILL, on real files.
 pub fn kill(request: &Request) -> Outcome {
     let seed = request.number("seed", 0)?;
-    let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
+    let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let command = || Command::new(&exe);
     let mut victims: Vec<Victim<'_>> = request
         .kinds()?
@@ -92,7 +92,7 @@ pub fn kill(request: &Request) -> Outcome {
             if let Err(failure) = victim.live_once() {
                 let folder = victim.keep_folder();
                 return Err(format!(
-                    "{}: {failure}\nthe folder is kept: {}",
+                    "{}: {failure}\nthe directory is kept: {}",
                     victim.describe(),
                     folder.display()
                 ));
@@ -175,7 +175,7 @@ pub fn soak(request: &Request) -> Outcome {
     let seed = request.number("seed", 0)?;
     let kinds = request.kinds()?;
     let minutes = match request.text("minutes") {
-        Some(text) => text.parse().map_err(|_| "--minutes is no number")?,
+        Some(text) => text.parse().map_err(|_| "--minutes is not a number")?,
         None => 10.0,
     };
     let time = Duration::from_secs_f64(f64::max(minutes, 0.0) * 60.0 / kinds.len() as f64);
@@ -189,7 +189,7 @@ pub fn soak(request: &Request) -> Outcome {
             says: true,
         };
         if let Some(why) = soak.left_out() {
-            println!("soak: {design} on {medium} is left out: {why}");
+            println!("soak: {design} on {medium} is skipped: {why}");
             continue;
         }
         println!("soak: {design} on {medium}, seed {seed:#x}, {time:.0?}");
@@ -198,10 +198,10 @@ pub fn soak(request: &Request) -> Outcome {
             Some(path) => tempfile::Builder::new().prefix("soak").tempdir_in(path),
             None => tempfile::Builder::new().prefix("soak").tempdir(),
         };
-        let folder = folder.map_err(|e| format!("no folder for the soak: {e}"))?;
+        let folder = folder.map_err(|e| format!("cannot create a directory for the soak: {e}"))?;
         if keys > 0 {
             if !design.keeps_table_files() {
-                println!("soak: {design} on {medium} is left out: it keeps no table files");
+                println!("soak: {design} on {medium} is skipped: it has no table files");
                 continue;
             }
             let overwriting = Overwriting::by_default(design, medium, keys, time, seed);
@@ -214,7 +214,7 @@ pub fn soak(request: &Request) -> Outcome {
             Err(failure) => {
                 let folder = folder.keep();
                 return Err(format!(
-                    "{failure}\nthe folder is kept: {}",
+                    "{failure}\nthe directory is kept: {}",
                     folder.display()
                 ));
             }
@@ -275,7 +275,7 @@ pub fn moments(request: &Request) -> Outcome {
 
 /// Runs databases alongside foreign files and other processes.
 pub fn strangers(request: &Request) -> Outcome {
-    let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
+    let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let command = || Command::new(&exe);
     on_each_medium(request, "strangers", 200, |seed, medium| {
         strangers::once(seed, medium)?;

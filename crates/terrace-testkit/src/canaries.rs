@@ -335,12 +335,11 @@ pub fn check_whole(caught: &[(Trial, Caught)], places: Places<'_>) -> Outcome {
         let started = Instant::now();
         if let Some((case, failure)) = trial.find(None, cases, places) {
             return Err(format!(
-                "{name} on {medium} from seed {first}: case {case} fails although nothing is \
-                 broken: {failure}"
+                "{name} on {medium} from seed {first}: case {case} fails without a break: {failure}"
             ));
         }
         println!(
-            "whole: {name} on {medium} from seed {first}: {cases} cases pass in {:.1} s",
+            "intact: {name} on {medium} from seed {first}: {cases} cases pass in {:.1} s",
             started.elapsed().as_secs_f64()
         );
     }

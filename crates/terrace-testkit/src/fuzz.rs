@@ -308,7 +308,9 @@ pub fn campaign(request: &Request) -> Outcome {
     let mut targets: Vec<Target> = chosen.map(|&it| Target::new(it, seed)).collect();
     if targets.is_empty() {
         let known = names.join(", ");
-        return Err(format!("there is no decoder {name}: {known}, or all"));
+        return Err(format!(
+            "unknown decoder {name}; use one of {known}, or all"
+        ));
     }
     let turns = Arc::new(AtomicU64::new(0));
     let text = format!("decoder {name}, seed {seed:#x}");

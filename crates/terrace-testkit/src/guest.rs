@@ -122,7 +122,7 @@ impl Orders {
                 canary: words.next().unwrap_or_default().to_owned(),
             })
         };
-        orders().ok_or_else(|| format!("orders that make no sense: {text:?}"))
+        orders().ok_or_else(|| format!("invalid orders: {text:?}"))
     }
 
     fn options(&self) -> Options {
@@ -188,7 +188,7 @@ impl Machines {
         };
         call(&tool, &["check".as_ref()])?;
         let parts = scratch()?;
-        let exe = std::env::current_exe().map_err(failed("no path of this program"))?;
+        let exe = std::env::current_exe().map_err(failed("cannot find this program"))?;
         call(
             &tool,
             &["make".as_ref(), parts.path().as_os_str(), exe.as_os_str()],
@@ -411,7 +411,7 @@ impl Patient<'_> {
         match guest.0.try_wait().map_err(failed("the guest"))? {
             None => Ok(()),
             Some(status) => Err(format!(
-                "the guest ended by itself ({status}): {}\n{}",
+                "the guest exited ({status}): {}\n{}",
                 self.said("output"),
                 self.said("kernel.log")
             )),
@@ -447,7 +447,7 @@ pub fn campaign(request: &Request) -> Outcome {
     let patient = |kind| machines.patient(kind, seed, canary);
     let mut patients: Vec<Patient<'_>> = kinds.map(patient).collect();
     if patients.is_empty() {
-        return Err("no guest is of that mode, medium and design".into());
+        return Err("no guest has that mode, medium and design".into());
     }
     let mut cuts = 0;
     while request.goes_on("cuts", 24, cuts)? {

@@ -1,7 +1,7 @@
 //! A counting allocator: wraps that of the system and counts the bytes in use and their peak,
 //! including memory that the media crate has mapped. A program makes it its global allocator.
 
-#![allow(unsafe_code, reason = "an allocator is unsafe to be one")]
+#![allow(unsafe_code, reason = "implementing an allocator is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -66,7 +66,10 @@ impl History {
         }
         for read in &self.reads {
             let Some(zone) = zones.get_mut(&read.value) else {
-                return Err(format!("a read saw {:?}, which nobody wrote", read.value));
+                return Err(format!(
+                    "a read saw {:?}, which was never written",
+                    read.value
+                ));
             };
             if read.returned < zone.write.called {
                 return Err(format!(
@@ -132,7 +135,7 @@ impl History {
             let value = |at: usize| at.checked_sub(1).and_then(|at| self.writes[at].value);
             let Some(given) = (least..=begun).find(|&at| value(at) == read.value) else {
                 return Err(format!(
-                    "{read:?}: of the writes {least} to {begun} none explains it; the writer wrote {:?}",
+                    "{read:?}: no write of {least} to {begun} explains it; the writer wrote {:?}",
                     &self.writes[least.saturating_sub(2)
                         ..begun.min(least + 3).max(least.saturating_sub(2))]
                 ));

@@ -116,7 +116,7 @@ pub fn child_if_asked() -> Option<ExitCode> {
     #[cfg(feature = "canary")]
     crate::canaries::variable::choose_from_environment();
     let done = Orders::parse(&orders)
-        .ok_or_else(|| format!("{VARIABLE}={orders} makes no sense"))
+        .ok_or_else(|| format!("{VARIABLE}={orders} is invalid"))
         .and_then(|orders| live(&orders));
     if let Err(failure) = done {
         eprintln!("{failure}");
@@ -276,14 +276,14 @@ impl<'a> Victim<'a> {
     fn kill_child(&mut self) -> Outcome {
         // This is a file, since a watchdog's report can fill a pipe that is not read.
         let path = self.orders.folder.join("said");
-        let said = File::create(&path).map_err(|e| format!("no file for the child: {e}"))?;
+        let said = File::create(&path).map_err(|e| format!("cannot create a file: {e}"))?;
         let mut child = (self.command)()
             .env(VARIABLE, self.orders.to_text())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(said)
             .spawn()
-            .map_err(|e| format!("no child: {e}"))?;
+            .map_err(|e| format!("cannot start the child: {e}"))?;
         let most = [3_000, 12_000, 40_000][self.rng.usize(..3)];
         std::thread::sleep(Duration::from_micros(self.rng.u64(0..most)));
         if self.rng.u8(0..20) == 0 {
@@ -298,7 +298,7 @@ impl<'a> Victim<'a> {
             .map_err(|e| format!("waiting for the child: {e}"))?;
         let said = std::fs::read_to_string(&path).unwrap_or_default();
         if ended.is_some() || killed.is_err() || !said.is_empty() {
-            return Err(format!("the child ended by itself: {said}"));
+            return Err(format!("the child exited: {said}"));
         }
         self.tally.kills += 1;
         Ok(())

@@ -21,27 +21,27 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
 
   power   crashes of a simulated machine
           --cases N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all,
-          --long-every N (0: only short scripts), --failures N (end after so many),
+          --long-every N (0: only short scripts), --failures N (stop after this many),
           --shrink 0 (show failing scripts as they are)
   kill    children that write and are killed with SIGKILL
           --rounds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all
-  guest   power cuts of a virtual machine with an NVDIMM; see tools/pmem-guest for what it needs
+  guest   power cuts of a virtual machine with an NVDIMM; see tools/pmem-guest for requirements
           --cuts N | --minutes M, --seed S, --mode nvdimm|nodax|virtio-pmem, --medium dax|mapped|dram,
           --design NAME|all, --tool PATH (of pmem-guest), --canary NAME (feature `canary`)
   fuzz    every decoder of bytes from media, fed with changed encodings
           --executions N (of each decoder) | --minutes M, --seed S, --decoder NAME|all
   linear  writers and readers on threads, while merges and drains run
           --runs N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all, --writes N,
-          --writers N, --readers N, --spread N (how many times the keys)
-  metamorphic  one history through every design, with options hostile in several ways
+          --writers N, --readers N, --spread N (multiplies the keys)
+  metamorphic  one history through every design, with several kinds of hostile options
           --cases N | --minutes M, --seed S, --len N (operations of a history)
   model   random calls against an ordered map, with threads and without, with sizes near limits
           --cases N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all, --len N
-  moments  reads between whose steps others write and the clock jumps
+  moments  reads in steps, between which others write and the clock jumps
           --cases N | --minutes M, --seed S, --medium dax|mapped|dram
-  strangers  databases beside files that are not theirs
+  strangers  databases in directories with files of others
           --cases N | --minutes M, --seed S, --medium dax|mapped|dram
-  damage  databases with changed bytes, opened, read, verified and used on
+  damage  databases with changed bytes, opened, read, verified and used further
           --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
   faults  every call on files and on the pool fails, one at a time
           --seeds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all,
@@ -49,15 +49,15 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
           --only ACT,TARGET,CALL,WAY (one case, as a failure prints it)
   soak    mixed load of threads for long, in small caps, with bounds for space, memory and time
           --minutes M (shared out among the kinds), --seed S, --medium dax|mapped|dram,
-          --design NAME|all, --round SECONDS, --folder PATH (where databases are made),
-          --keys N (instead: so many keys of 1 KiB overwritten, with the bound of docs/operations.md)
-  torture the campaigns above in turn, each with seeds of its own
+          --design NAME|all, --round SECONDS, --folder PATH (directory of the databases),
+          --keys N (instead: overwrites N keys of 1 KiB, with the bound of docs/operations.md)
+  torture the campaigns above in turn, each with separate seeds
           --hours H, --seed S, --medium dax|mapped|dram, --design NAME|all
-  flips   every byte of table files and OPTIONS changed, each of which must be found
+  flips   every byte of table files and OPTIONS changed; each change must be found
           --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
-          --only NAME (those whose names contain it), --say 1 (what the suites said), --seed S and
-          --cases N (a search for seeds that come to the point)
+          --only NAME (those whose names contain it), --say 1 (show what the suites print), --seed S and
+          --cases N (search for seeds that catch the break)
 
 Every campaign prints its seed and ends with its counts.";
 
@@ -117,13 +117,13 @@ fn run(args: &[String]) -> Outcome {
             println!("{HELP}");
             Ok(())
         }
-        other => Err(format!("there is no campaign {other}\n\n{HELP}")),
+        other => Err(format!("unknown campaign {other}\n\n{HELP}")),
     }
 }
 
 #[cfg(feature = "canary")]
 fn canaries(request: &Request) -> Outcome {
-    let exe = std::env::current_exe().map_err(|e| format!("no path of this program: {e}"))?;
+    let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let child = || std::process::Command::new(&exe);
     let number = |name| {
         request
@@ -139,7 +139,7 @@ fn canaries(request: &Request) -> Outcome {
     };
     let machines = terrace_testkit::guest::Machines::make(None);
     if let Err(reason) = &machines {
-        println!("no power cuts of a guest: {reason}");
+        println!("cannot cut the power of a guest: {reason}");
     }
     let places = terrace_testkit::canaries::Places {
         child: &child,
@@ -150,7 +150,7 @@ fn canaries(request: &Request) -> Outcome {
 
 #[cfg(not(feature = "canary"))]
 fn canaries(_: &Request) -> Outcome {
-    Err("this program was built without breaks: add --features canary".into())
+    Err("this program was built without canaries: build it with --features canary".into())
 }
 
 fn main() -> ExitCode {

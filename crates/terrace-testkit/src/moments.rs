@@ -278,7 +278,7 @@ fn pair((key, value): (Vec<u8>, Vec<u8>)) -> Outcome<(u8, u32)> {
     let number = <[u8; 4]>::try_from(value).map(u32::from_be_bytes);
     match (key.as_slice(), number) {
         ([key], Ok(number)) => Ok((*key, number)),
-        (key, number) => Err(format!("{key:?} with {number:?} is no pair of these")),
+        (key, number) => Err(format!("{key:?} with {number:?} is not one of these pairs")),
     }
 }
 
@@ -327,7 +327,7 @@ fn read(world: &World, rng: &mut fastrand::Rng) -> Outcome {
             world.arm(rng).map_err(failed)?;
             let first = values(&keys, snapshot.multi_get(&keys).map_err(failed)?)?;
             if !states.contains(&first) {
-                return Err(format!("snapshot: {first:?} is none of {states:?}"));
+                return Err(format!("snapshot: {first:?} is not in {states:?}"));
             }
             for key in 0..KEYS {
                 let value = snapshot.get([key]).map_err(failed)?;
@@ -350,7 +350,7 @@ fn read(world: &World, rng: &mut fastrand::Rng) -> Outcome {
     };
     match states.iter().any(explains) {
         true => Ok(()),
-        false => Err(format!("{name} of {of:?}: {found:?} is none of {states:?}")),
+        false => Err(format!("{name} of {of:?}: {found:?} is not in {states:?}")),
     }
 }
 

@@ -425,7 +425,7 @@ impl Oracle {
                 let fits = self.explain(crash, chain, found);
                 if fits.is_empty() {
                     return Err(format!(
-                        "{} {key:?}: found {}, which none of these explains: {}",
+                        "{} {key:?}: found {}, which is none of the possible states: {}",
                         space_name(space),
                         shown(found.map(Found::bytes)),
                         self.chain(crash, chain)

@@ -79,5 +79,5 @@ pub fn scratch() -> Outcome<tempfile::TempDir> {
     } else {
         builder.tempdir()
     };
-    made.map_err(|e| format!("no folder for the test: {e}"))
+    made.map_err(|e| format!("cannot create a directory for the test: {e}"))
 }

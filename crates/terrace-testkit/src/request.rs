@@ -24,7 +24,10 @@ impl Request {
                 .strip_prefix("--")
                 .filter(|name| known.contains(name))
                 .ok_or_else(|| {
-                    format!("{name} is no option; there are --{}", known.join(", --"))
+                    format!(
+                        "unknown option {name}; the options are --{}",
+                        known.join(", --")
+                    )
                 })?;
             let value = args
                 .next()
@@ -62,13 +65,13 @@ impl Request {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        parsed.map_err(|_| format!("--{name} {text} is no number"))
+        parsed.map_err(|_| format!("--{name} {text} is not a number"))
     }
 
     /// Returns whether to continue after `done` items, which `--name` or `--minutes` limits.
     pub fn goes_on(&self, name: &str, default: u64, done: u64) -> Outcome<bool> {
         if let Some(minutes) = self.pairs.get("minutes") {
-            let minutes: f64 = minutes.parse().map_err(|_| "--minutes is no number")?;
+            let minutes: f64 = minutes.parse().map_err(|_| "--minutes is not a number")?;
             return Ok(self.started.elapsed() < Duration::from_secs_f64(minutes * 60.0));
         }
         Ok(done < self.number(name, default)?)
@@ -81,7 +84,7 @@ impl Request {
             Some("dax") => Ok(vec![Medium::Dax]),
             Some("mapped") => Ok(vec![Medium::Mapped]),
             Some("dram") => Ok(vec![Medium::Dram]),
-            Some(other) => Err(format!("there is no medium {other}: dax, mapped, dram")),
+            Some(other) => Err(format!("unknown medium {other}; use dax, mapped or dram")),
         }
     }
 

@@ -136,7 +136,10 @@ impl Soak {
     /// Returns why this kind of database is not soaked, or `None` if it is.
     pub fn left_out(&self) -> Option<&'static str> {
         let keeps_logs = self.medium == Medium::Dram && !self.design.keeps_table_files();
-        keeps_logs.then_some("without a pool it keeps all logs, so its folder grows for ever")
+        keeps_logs.then_some(
+            "without a pool it keeps all logs, so its directory grows without \
+                              limit",
+        )
     }
 
     fn options(&self) -> Options {
@@ -448,13 +451,12 @@ impl Running<'_> {
                 metrics.pool.allocated_bytes,
                 held_by_empty(db.options()),
             ),
-            ("files beside tables and logs", folder.other_count, 4),
+            ("files other than tables and logs", folder.other_count, 4),
         ];
         for (what, is, most) in left {
             if is > most {
                 return Err(format!(
-                    "everything was deleted, and there are {what}: {is}, more than {most}; \
-                     {folder:?}\n{metrics}"
+                    "after all was deleted, {what}: {is}, more than {most}; {folder:?}\n{metrics}"
                 ));
             }
         }
@@ -506,7 +508,7 @@ fn compare_space(space: &Keyspace, all: &BTreeMap<Vec<u8>, Known>) -> Outcome {
             true => compare(pairs.rev(), iter.rev(), moment, &|_| true),
         };
         if !whole.map_err(what)? {
-            return Err(what("there is no memory for the one scan".into()));
+            return Err(what("no memory for the only scan".into()));
         }
     }
     let mut book = Book::default();
@@ -577,7 +579,7 @@ fn copy_beside(
     for (space, handle) in [copy.default_keyspace(), shared].into_iter().enumerate() {
         for pair in handle.iter().map_err(failed("a scan"))? {
             let pair = pair.map_err(failed("a scan"))?;
-            let of = owner(space, pair.key()).ok_or("a key of nobody")?;
+            let of = owner(space, pair.key()).ok_or("a key without an owner")?;
             check_foreign(of, pair.key(), pair.value())?;
         }
     }

@@ -228,7 +228,7 @@ impl Overwriting {
         let bounds = [
             ("tables", tables, held + 3 * self.drain()),
             (
-                "the folder",
+                "the directory",
                 total,
                 held + 3 * self.drain() + logs + compaction + blocks,
             ),

@@ -28,7 +28,7 @@ fn failed(e: terrace::Error) -> String {
 fn number(value: Option<Vec<u8>>) -> Outcome<Option<u32>> {
     let number = |value: Vec<u8>| value.try_into().map(u32::from_be_bytes);
     let number = value.map(number).transpose();
-    number.map_err(|value| format!("{value:?} is no value"))
+    number.map_err(|value| format!("{value:?} is not a value"))
 }
 
 /// The state of one case.
@@ -163,7 +163,7 @@ impl Case {
             let before = self.last[usize::from(key)];
             if found != before {
                 return Err(format!(
-                    "a snapshot beside an ingest has {found:?} for key {key}, not {before:?}"
+                    "a snapshot during an ingest has {found:?} for key {key}, not {before:?}"
                 ));
             }
         }

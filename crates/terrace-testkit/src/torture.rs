@@ -57,7 +57,7 @@ struct Row {
 /// default.
 pub fn torture(request: &Request) -> Outcome {
     let hours: f64 = match request.text("hours") {
-        Some(text) => text.parse().map_err(|_| "--hours is no number")?,
+        Some(text) => text.parse().map_err(|_| "--hours is not a number")?,
         None => 1.0,
     };
     let over = Duration::from_secs_f64(f64::max(hours, 0.0) * 3600.0);

@@ -276,7 +276,7 @@ fn stacks() -> String {
             return format!("stacks, by {program}:\n{said}");
         }
     }
-    "no stacks: neither gdb nor eu-stack can show them here\n".into()
+    "no stacks: neither gdb nor eu-stack works here\n".into()
 }
 
 /// Returns the output of a program within a minute. It goes to a file: this process could not read

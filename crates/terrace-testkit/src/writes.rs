@@ -191,7 +191,7 @@ fn show(mine: &mut BTreeMap<(u8, Key), Option<Value>>, entry: &Entry) {
 
 /// Writes until the process is killed.
 pub(crate) fn write(course: &Course, db: &Db, thread: u64, progress: &mut dyn Progress) -> Outcome {
-    let failed = |e: io::Error| format!("progress cannot be told: {e}");
+    let failed = |e: io::Error| format!("cannot report progress: {e}");
     let mut writes = Writes::new(course, thread);
     let spaces = [
         db.default_keyspace(),

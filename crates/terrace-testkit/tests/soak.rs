@@ -28,7 +28,7 @@ fn a_short_soak_keeps_within_its_bounds() {
                 round: Duration::from_millis(700),
                 says: false,
             };
-            let folder = scratch().expect("a folder");
+            let folder = scratch().expect("a directory");
             let tally = soak.run(folder.path()).unwrap_or_else(|e| panic!("{e}"));
             assert!(tally.calls > 100, "{tally:?}");
             assert!(tally.emptied > 0 && tally.reopened > 0, "{tally:?}");

@@ -53,7 +53,7 @@ fn a_read_that_stands_still_in_a_drop_sees_all_or_is_refused() {
         (Design::Leveled, Medium::Dram),
     ] {
         for (name, all, look) in LOOKS {
-            let folder = scratch().expect("a folder");
+            let folder = scratch().expect("a directory");
             let options = settings::small_of(design, medium);
             let db = Db::open(folder.path(), options).expect("a database");
             let space = db.create_keyspace("space").expect("a keyspace");

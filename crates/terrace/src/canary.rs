@@ -13,7 +13,7 @@ macro_rules! canaries {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[cfg_attr(
             not(feature = "canary"),
-            expect(unreachable_pub, reason = "only tests with the feature choose one")
+            expect(unreachable_pub, reason = "only tests built with the feature set one")
         )]
         pub enum Canary {
             $($(#[$doc])* $Canary,)*

@@ -64,8 +64,7 @@ pub struct Error {
 }
 
 /// How deletes free space on a full disk.
-const ROOM_BY_DELETES: &str =
-    ", or delete a range or drop a keyspace, which a full disk still takes";
+const ROOM_BY_DELETES: &str = ", or delete a range or drop a keyspace, which works on a full disk";
 
 impl Error {
     /// Creates an error of `kind` whose message is a sentence for people.
@@ -98,16 +97,13 @@ impl Error {
     }
 
     pub(crate) fn closed() -> Error {
-        Error::new(
-            ErrorKind::Closed,
-            "the database is closed: open it again to go on",
-        )
+        Error::new(ErrorKind::Closed, "the database is closed: open it again")
     }
 
     pub(crate) fn read_only() -> Error {
         Error::new(
             ErrorKind::ReadOnly,
-            "the database was opened to be read only: open it without read_only to change it",
+            "the database is open read-only: open it without --read-only (read_only) to change it",
         )
     }
 
@@ -118,7 +114,7 @@ impl Error {
         };
         let hint = match source.kind() {
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-                "; the database needs a folder that it may write to"
+                "; the database needs a writable directory"
             }
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
                 "; free space on that disk and try again"
@@ -154,7 +150,7 @@ impl Error {
     pub(crate) fn unsynced_folder(dir: &Path, source: std::io::Error) -> Error {
         Error::new(
             ErrorKind::Io,
-            format!("cannot sync the folder {}: {source}", dir.display()),
+            format!("cannot sync the directory {}: {source}", dir.display()),
         )
         .because(source)
     }
@@ -164,8 +160,8 @@ impl Error {
         Error::new(
             ErrorKind::Stopped,
             format!(
-                "an earlier write failed, so nothing after it may be trusted: reopen the \
-                 database (first failure: {})",
+                "an earlier write failed, so later writes cannot be trusted: reopen the database \
+                 (first failure: {})",
                 first.message
             ),
         )

@@ -197,7 +197,7 @@ mod tests {
     /// A frequent event is logged after each wait, and immediately only without a wait.
     #[cfg(feature = "log")]
     #[test]
-    fn frequent_things_are_told_of_seldom() {
+    fn frequent_events_are_logged_rarely() {
         let every = Every::from_now();
         assert!(!every.is_due(Duration::from_secs(3600)));
         assert!(every.is_due(Duration::ZERO));

@@ -142,9 +142,7 @@ impl FromStr for Compression {
         let known = Compression::ALL.into_iter().find(|way| way.name() == name);
         known.ok_or_else(|| {
             let names = Compression::ALL.map(Compression::name).join(", ");
-            Error::invalid(format!(
-                "there is no compression {name:?}; there are {names}"
-            ))
+            Error::invalid(format!("unknown compression {name:?}; use one of {names}"))
         })
     }
 }

@@ -16,9 +16,9 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
 commands:
-  tidy [FOLDER]   check the rules of STYLE.md; FOLDER is the workspace by default
-  lines [FOLDER]  count the lines of code, without comments and tests, of each crate and folder
-  prose [PATH..]  count the lines of comments that match each pattern of English to avoid, by crate
+  tidy [DIR]      check the rules of STYLE.md; DIR is the workspace by default
+  lines [DIR]     count the lines of code, without comments and tests, of each crate and directory
+  prose [PATH..]  count the lines of comments that match patterns of style to avoid, by crate
   same-code REV   fail if a source differs from git revision REV in more than comments and strings
   help            print this text
 ";
@@ -108,6 +108,6 @@ fn tidy(root: PathBuf) -> ExitCode {
         println!("tidy: {} files, nothing to do", tree.file_count());
         return ExitCode::SUCCESS;
     }
-    eprintln!("tidy: {} to mend", violations.len());
+    eprintln!("tidy: {} to fix", violations.len());
     ExitCode::FAILURE
 }

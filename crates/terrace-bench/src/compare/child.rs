@@ -72,7 +72,9 @@ pub(super) fn run(
                         return Err(e);
                     }
                 }
-                Err(what) => problem = Some(format!("it printed a line that is no result: {what}")),
+                Err(what) => {
+                    problem = Some(format!("it printed a line that is not a result: {what}"))
+                }
             },
             Err(RecvTimeoutError::Disconnected) => break false,
             Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
@@ -159,11 +161,11 @@ fn how(status: ExitStatus, is_whole: bool) -> Option<String> {
         (Some(0), _) => Some("it ended without its last result".to_string()),
         (Some(code), _) => Some(format!("it ended with exit code {code}")),
         (None, Some(SIGKILL)) => Some(
-            "it was killed (signal 9): Linux does this where memory runs out; see the kernel's log"
+            "it was killed (signal 9), which Linux does when memory runs out; see the kernel log"
                 .to_string(),
         ),
         (None, Some(signal)) => Some(format!("it crashed (signal {signal})")),
-        (None, None) => Some("it ended in an unknown way".to_string()),
+        (None, None) => Some("it ended for an unknown reason".to_string()),
     }
 }
 
@@ -192,14 +194,14 @@ mod tests {
 
     /// Each kind of failure is distinguished and reported with the last output.
     #[test]
-    fn bad_ends_are_told_apart() {
+    fn bad_ends_are_distinguished() {
         let minute = Duration::from_secs(60);
         for (script, said) in [
             ("echo the disk is full >&2; exit 1", "exit code 1"),
             ("kill -ABRT $$", "signal 6"),
             ("kill -KILL $$", "memory runs out"),
             ("true", "without its last result"),
-            ("echo nonsense", "no result"),
+            ("echo nonsense", "not a result"),
         ] {
             let (ended, _) = shell(script, minute, false);
             let Ended::Failed(how, evidence) = ended else {

@@ -213,12 +213,12 @@ fn one(
     let phases = phases_of(task.comparison, run);
     let warm_bytes = task.comparison.warm_memory.0;
     if warm_bytes > 0 {
-        bar.set_message(format!("{} (memory is being touched)", title(run)));
+        bar.set_message(format!("{} (touching memory)", title(run)));
     }
     let mut warm = WarmMemory::hold(warm_bytes, phases);
     let room = (task.check)(&run.args).and_then(|bytes| mount.check_room(bytes));
     let ended = match room {
-        Err(what) => Ended::Failed("it was not begun".to_string(), what),
+        Err(what) => Ended::Failed("it was not started".to_string(), what),
         Ok(()) => {
             let timeout = Duration::from_secs(task.comparison.timeout_s.max(1));
             let see = &mut |record: Record| {

@@ -40,7 +40,7 @@ impl Mount {
         if !mount.is_dir() {
             // A new directory would be on the underlying file system instead of the intended mount.
             return Err(BenchError::Invalid(format!(
-                "there is no folder {}: mount it, or make it",
+                "there is no directory {}: mount it, or create it",
                 mount.display()
             )));
         }
@@ -52,7 +52,7 @@ impl Mount {
         let marker = folder.join(OWNER);
         if folder.exists() && !marker.exists() {
             return Err(BenchError::Invalid(format!(
-                "{} is no folder of a comparison: move it away, or name another mount",
+                "{} was not made by a comparison: move it away, or use another mount",
                 folder.display()
             )));
         }
@@ -61,10 +61,11 @@ impl Mount {
             .create(true)
             .append(true)
             .open(&marker)
-            .map_err(io("make a file in"))?;
+            .map_err(io("create a file in"))?;
         if owner.try_lock().is_err() {
             return Err(BenchError::Invalid(format!(
-                "another comparison measures on {}: wait for it, two would slow one another",
+                "another comparison is running on {}: wait for it, because two would slow each \
+                 other",
                 mount.display()
             )));
         }
@@ -100,8 +101,8 @@ impl Mount {
             return Ok(());
         }
         Err(format!(
-            "the run may take {} of {}, which has {} free: make room, or name another mount, smaller \
-             data_sizes or a smaller num",
+            "the run may take {} of {}, which has {} free: free space, or use another mount, \
+             smaller data_sizes or a smaller num",
             crate::units::bytes(bytes),
             self.folder.display(),
             crate::units::bytes(free)
@@ -127,7 +128,7 @@ mod tests {
     /// refused.
     #[test]
     fn a_mount_is_used_with_care() {
-        let parent = tempfile::tempdir().expect("a temporary folder");
+        let parent = tempfile::tempdir().expect("a temporary directory");
         let missing = Mount::new(Some(&parent.path().join("missing")), 0).map(drop);
         let missing = missing.expect_err("it does not exist").to_string();
         assert!(missing.contains("mount it"), "{missing}");
@@ -135,18 +136,21 @@ mod tests {
         let refused = Mount::new(Some(parent.path()), 0).map(drop);
         let refused = refused.expect_err("it is in use").to_string();
         assert!(refused.contains("another comparison"), "{refused}");
-        fs::create_dir(mount.db()).expect("a folder");
+        fs::create_dir(mount.db()).expect("a directory");
         fs::write(mount.db().join("file"), "left").expect("a file");
         mount.clear().expect("it can be removed");
         assert!(!mount.db().exists());
         assert!(mount.check_room(0).is_ok());
         let problem = mount.check_room(u64::MAX).expect_err("that is too much");
-        assert!(problem.contains("make room"), "{problem}");
+        assert!(problem.contains("free space"), "{problem}");
         drop(mount);
         assert!(!parent.path().join(FOLDER).exists());
-        fs::create_dir(parent.path().join(FOLDER)).expect("a folder");
+        fs::create_dir(parent.path().join(FOLDER)).expect("a directory");
         let refused = Mount::new(Some(parent.path()), 0).map(drop);
-        let refused = refused.expect_err("somebody made it").to_string();
-        assert!(refused.contains("no folder of a comparison"), "{refused}");
+        let refused = refused.expect_err("a user made it").to_string();
+        assert!(
+            refused.contains("was not made by a comparison"),
+            "{refused}"
+        );
     }
 }

@@ -25,7 +25,7 @@ impl FromStr for Scale {
                 text: text.trim().to_string(),
             }),
             None => Err(format!(
-                "{text:?} is no part of the whole: write one as 1/64 or 0.1"
+                "{text:?} is not a fraction: write one as 1/64 or 0.1"
             )),
         }
     }

@@ -22,7 +22,7 @@ impl Scale {
             Value::String(text) => text.parse().ok(),
             _ => None,
         };
-        let count = count.ok_or_else(|| format!("{name} must be a whole number to be scaled"))?;
+        let count = count.ok_or_else(|| format!("{name} must be an integer to be scaled"))?;
         *value = Spanned::new(value.span(), self.value(count));
         Ok(true)
     }
@@ -133,7 +133,7 @@ data_size = "64MiB"
         let comparison = Comparison::parse(Path::new("f.toml"), text, &|_| Ok(0));
         let mut comparison = comparison.expect("a comparison");
         let scale = scale.parse().expect("a scale");
-        comparison.shrink(&scale).expect("it can be smaller");
+        comparison.shrink(&scale).expect("it can be scaled down");
         let lines = runs(&comparison, "").into_iter();
         let lines = lines.map(|run| run.args.join(" ")).collect();
         (comparison, lines)
@@ -181,7 +181,7 @@ data_size = "64MiB"
         let text = FILE.replace("reads = 6400", "reads = \"many\"");
         let comparison = Comparison::parse(Path::new("f.toml"), &text, &|_| Ok(0));
         let scale = "1/2".parse().expect("a scale");
-        let problem = comparison.expect("nobody asked").shrink(&scale);
+        let problem = comparison.expect("a comparison").shrink(&scale);
         assert!(problem.is_err_and(|e| e.contains("reads must be")));
     }
 }

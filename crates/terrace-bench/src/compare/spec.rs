@@ -21,19 +21,13 @@ const TAKEN: [(&str, &str); 12] = [
     ("value-size", "write value_sizes = [...] at the top"),
     ("db", "write mount = \"...\" at the top"),
     ("report-interval", "it is always 1 s"),
-    ("json", "leave it out"),
-    (
-        "histogram",
-        "leave it out: every distribution is in the results",
-    ),
-    (
-        "use-existing-db",
-        "leave it out: every run makes its database",
-    ),
-    ("replace-db", "leave it out: every run makes its database"),
-    ("victim", "leave it out"),
-    ("keyspace", "leave it out"),
-    ("read-only", "leave it out"),
+    ("json", "omit it"),
+    ("histogram", "omit it: all distributions are in the results"),
+    ("use-existing-db", "omit it: every run creates its database"),
+    ("replace-db", "omit it: every run creates its database"),
+    ("victim", "omit it"),
+    ("keyspace", "omit it"),
+    ("read-only", "omit it"),
 ];
 
 /// Checks the arguments of one run against the grammar of the command line; returns the bytes that
@@ -73,7 +67,8 @@ impl Comparison {
         let comparison: Comparison = toml::from_str(text).map_err(|e| {
             let at = e.span().map(|span| span.start);
             let more =
-                "docs/benchmarking.md has every field, \"terrace bench compare --help\" an example";
+                "see docs/benchmarking.md for all fields, and \"terrace bench compare --help\" for \
+                 an example";
             source.error(at, format_args!("{}; {more}", e.message().trim_end()))
         })?;
         comparison.check_lists(&source)?;
@@ -112,7 +107,7 @@ impl Comparison {
             && !names.contains(&baseline.get_ref().as_str())
         {
             let what = format!(
-                "there is no store {:?} for the baseline: write one of {}",
+                "there is no store {:?} for the baseline: use one of {}",
                 baseline.get_ref(),
                 names.join(", ")
             );
@@ -165,7 +160,7 @@ fn check_name<'a>(
     names: &mut Vec<&'a str>,
 ) -> Result<(), BenchError> {
     if names.contains(&name) || name.trim().is_empty() {
-        let what = format!("the name {name:?} is empty or that of another {what}: write another");
+        let what = format!("the name {name:?} is empty or used by another {what}: choose another");
         return Err(source.error(at, what));
     }
     names.push(name);

@@ -59,8 +59,9 @@ impl Outcome {
         let mut warnings = Vec::new();
         if let Some(scale) = &comparison.scaled {
             warnings.push(format!(
-                "A trial: data and operations are {scale} of what the file says, memtables and caches are \
-                 not. It shows that the comparison runs; no figure here stands for one of the whole."
+                "A trial: data and operations are {scale} of the sizes in the file, but memtables \
+                 and caches are not scaled. It shows that the comparison runs; no figure here is \
+                 representative."
             ));
         }
         let of = |cell: &Cell| {
@@ -82,8 +83,8 @@ impl Outcome {
                 .collect();
             if let Some(asked) = missed.first() {
                 warnings.push(format!(
-                    "Not reached: {} of {} repeats of {} did not keep up with the {} operations a second \
-                     that were asked for; their latencies grew until the end.",
+                    "Not reached: {} of {} repeats of {} did not keep up with the requested {} \
+                     operations per second; their latencies grew until the end.",
                     missed.len(),
                     cell.samples.len(),
                     of(cell),
@@ -109,8 +110,8 @@ impl Outcome {
         cells.retain(|(_, (disturbed, _))| *disturbed > 0);
         let took = |most: f64| {
             format!(
-                "other programs, or the kernel's own threads, took up to {:.0} % of the machine's \
-                 processor time",
+                "other programs or kernel threads took up to {:.0} % of the machine's processor \
+                 time",
                 most * 100.0
             )
         };
@@ -130,7 +131,8 @@ impl Outcome {
         let worst = cells.iter().max_by(by_share);
         let said = |(cell, (_, most)): &(&Cell, (usize, f64))| {
             format!(
-                "Disturbed: in {disturbed} of {repeats} phases {}; most in {}. The records say which.",
+                "Disturbed: in {disturbed} of {repeats} phases {}; most in {}. See the records for \
+                 all of them.",
                 took(*most),
                 of(cell)
             )

@@ -59,8 +59,9 @@ pub(super) fn check(bytes: u64, phases: usize) -> Result<(), BenchError> {
         return Ok(());
     }
     Err(BenchError::Invalid(format!(
-        "warm_memory holds {} for each of {phases} phases and for {PIECES_BEFORE} pools before them, {} \
-         together, and {} of memory are available, of which the stores need some: write less",
+        "warm_memory needs {} for each of {phases} phases and for {PIECES_BEFORE} pools before \
+         them, {} in total, but {} of memory are available, of which the stores need some: use a \
+         smaller value",
         units::bytes(bytes),
         units::bytes(all),
         units::bytes(there)
@@ -86,7 +87,10 @@ mod tests {
         assert!(warm.pieces.is_empty());
         assert!(WarmMemory::hold(0, 7).pieces.is_empty());
         assert!(check(1 << 20, 3).is_ok());
-        let refused = check(1 << 60, 3).expect_err("nobody has so much");
-        assert!(refused.to_string().contains("write less"), "{refused}");
+        let refused = check(1 << 60, 3).expect_err("no machine has that much");
+        assert!(
+            refused.to_string().contains("use a smaller value"),
+            "{refused}"
+        );
     }
 }

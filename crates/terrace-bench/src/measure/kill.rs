@@ -129,7 +129,7 @@ fn last_words(child: &mut Child) -> String {
         let _ = err.take(1 << 16).read_to_string(&mut text);
     }
     match text.trim() {
-        "" => "it said nothing".to_string(),
+        "" => "it printed nothing".to_string(),
         text => text.to_string(),
     }
 }

@@ -105,7 +105,7 @@ fn an_interval_waits_for_all_its_operations() {
     let before: u64 = std::iter::from_fn(|| meter.take_interval())
         .map(|interval| interval.ops)
         .sum();
-    assert_eq!(before, 0, "one of the workers is still in it");
+    assert_eq!(before, 0, "one of the workers is still in the phase");
     stuck.finished(1, 0);
     let after: u64 = std::iter::from_fn(|| meter.take_interval())
         .map(|interval| interval.ops)

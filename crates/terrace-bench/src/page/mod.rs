@@ -89,14 +89,14 @@ fn render(comparison: &Comparison, outcome: &Outcome) -> Page {
     if comparison.warm_memory.0 > 0 {
         let _ = writeln!(
             html,
-            "<p>Each phase found {} of memory ready, touched before its run: memory that a virtual machine's \
-             host has to give first costs more than the stores themselves.</p>",
+            "<p>Before each phase, {} of memory were touched: getting memory from the host of a \
+             virtual machine costs more than the stores themselves.</p>",
             crate::units::bytes(comparison.warm_memory.0)
         );
     }
     html.push_str(&tables::progress(comparison, outcome));
     html.push_str(&tables::conditions(comparison, outcome));
-    section(&mut html, "What failed", "", &tables::failures(outcome));
+    section(&mut html, "Failures", "", &tables::failures(outcome));
     let mut pictures = Vec::new();
     let mut show = |made: Vec<Picture>| {
         let mut content = String::new();
@@ -122,36 +122,36 @@ fn render(comparison: &Comparison, outcome: &Outcome) -> Page {
     section(
         &mut html,
         "Latency",
-        "The share of operations that took longer than so many microseconds, all repeats together. \
-         Latencies are from the end of one operation to the end of the next of the same thread; those of \
-         scans are of 64 entries at a time.",
+        "The share of operations that took longer than the time on the axis, in microseconds, over \
+         all repeats. Latencies are from the end of one operation to the end of the next of the \
+         same thread; those of scans are of 64 entries at a time.",
         &(show(all.latency()) + &tables::latency(outcome)),
     );
     section(
         &mut html,
         "Second by second",
-        "The repeat whose throughput is the median one. Seconds in which writers were stalled, by the \
-         store's own word, are marked; pointing at one says by what and for how long.",
+        "The repeat with the median throughput. Seconds in which the store reported stalled \
+         writers are marked; point at one for the reason and the duration.",
         &show(all.traces()),
     );
     section(
         &mut html,
-        "Bytes written for each byte of the user",
-        "From the load to the end of the workload, background work included, to all media, by cause. Who \
-         counted stands in the table of conditions.",
+        "Bytes written per byte of the user",
+        "From the load to the end of the workload, including background work, to all media, by \
+         cause. The table of conditions names the source of the counts.",
         &show(all.write_amplification()),
     );
     section(
         &mut html,
         "Space, memory, processor time",
-        "Space is what the database takes at the end of a phase for each byte of keys and values that \
-         lives in it. Private memory is without a mapped pool, the peak of samples 50 ms apart.",
+        "Space is the size of the database at the end of a phase per byte of its live keys and \
+         values. Private memory excludes a mapped pool; it is the peak of samples 50 ms apart.",
         &(show(all.space()) + &tables::costs(outcome)),
     );
     section(
         &mut html,
         "Recovery after SIGKILL",
-        "Seconds until a store that was killed right after its last acknowledged write was open again; \
+        "Seconds until a store, killed right after its last acknowledged write, was open again; \
          every key was then read and compared byte for byte.",
         &show(all.recovery()),
     );
@@ -160,7 +160,7 @@ fn render(comparison: &Comparison, outcome: &Outcome) -> Page {
         let rows = tables::paper(paper, comparison, outcome);
         section(
             &mut html,
-            &format!("Beside the paper: {}", paper.title),
+            &format!("Comparison with the paper: {}", paper.title),
             &about,
             &rows,
         );

@@ -53,7 +53,7 @@ pub(super) fn progress(comparison: &Comparison, outcome: &Outcome) -> String {
         let why = outcome
             .ended_early
             .as_deref()
-            .unwrap_or("some failed, or were not begun");
+            .unwrap_or("some failed or were not started");
         let _ = writeln!(
             html,
             "<p class=\"bad\">{done} of {planned} runs have a result: {}.</p>",
@@ -62,9 +62,7 @@ pub(super) fn progress(comparison: &Comparison, outcome: &Outcome) -> String {
     }
     let mut cells = outcome.cells.all().iter();
     if cells.any(|cell| cell.conditions.build.starts_with("debug")) {
-        html.push_str(
-            "<p class=\"bad\">This was a debug build: no figure of it means anything.</p>\n",
-        );
+        html.push_str("<p class=\"bad\">This was a debug build: its figures mean nothing.</p>\n");
     }
     for warning in outcome.warnings(comparison) {
         let _ = writeln!(html, "<p class=\"bad\">{}</p>", escape(&warning));
@@ -82,13 +80,13 @@ pub(super) fn progress(comparison: &Comparison, outcome: &Outcome) -> String {
 /// Formats the machine, and each store with its medium and its durability.
 pub(super) fn conditions(comparison: &Comparison, outcome: &Outcome) -> String {
     let Some(first) = outcome.cells.all().first() else {
-        return "<p class=\"bad\">There is no result.</p>\n".to_string();
+        return "<p class=\"bad\">There are no results.</p>\n".to_string();
     };
     let (c, m) = (&first.conditions, &first.conditions.machine);
     let mut html = format!(
-        "<p class=\"note\">{}, {} cores, governor {}, {} of memory, Linux {}. Build: {}{}. {} repeats, \
-         interleaved; each run a process of its own on the same mount. Durability asked for: {}. Pools are \
-         made and faulted in before anything is timed.</p>\n",
+        "<p class=\"note\">{}, {} cores, governor {}, {} of memory, Linux {}. Build: {}{}. {} \
+         repeats, interleaved; each run is a separate process on the same mount. Requested \
+         durability: {}. Pools are created and faulted in before measuring.</p>\n",
         escape(&m.cpu),
         m.cores,
         escape(m.governor.as_deref().unwrap_or("unknown")),
@@ -128,13 +126,13 @@ pub(super) fn conditions(comparison: &Comparison, outcome: &Outcome) -> String {
     }
     let heading = [
         "store",
-        "what it is",
+        "description",
         "medium",
         "durability",
         "emulation",
         "settings",
         "written bytes counted by",
-        "made and faulted in",
+        "creation and faults",
     ];
     html.push_str(&table(&heading, 7, &rows));
     html

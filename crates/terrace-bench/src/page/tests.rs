@@ -27,7 +27,7 @@ fn fixed() -> (Comparison, Outcome) {
 #[test]
 fn the_report_is_as_it_was() {
     let (comparison, found) = fixed();
-    let made = tempfile::tempdir().expect("a temporary folder");
+    let made = tempfile::tempdir().expect("a temporary directory");
     write(&comparison, &found, made.path()).expect("a report");
     let mut summary = String::new();
     found.write(&mut summary, &comparison).expect("a summary");
@@ -35,14 +35,14 @@ fn the_report_is_as_it_was() {
     let golden = folder().join("report");
     if std::env::var_os("TERRACE_BLESS").is_some() {
         let _ = fs::remove_dir_all(&golden);
-        fs::create_dir_all(&golden).expect("a folder");
-        for entry in fs::read_dir(made.path()).expect("a folder").flatten() {
+        fs::create_dir_all(&golden).expect("a directory");
+        for entry in fs::read_dir(made.path()).expect("a directory").flatten() {
             fs::copy(entry.path(), golden.join(entry.file_name())).expect("a copy");
         }
         return;
     }
     let names = |folder: &Path| -> BTreeSet<String> {
-        let entries = fs::read_dir(folder).expect("a folder").flatten();
+        let entries = fs::read_dir(folder).expect("a directory").flatten();
         entries
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect()
@@ -86,11 +86,7 @@ fn the_page_stands_alone() {
         assert!(!text.contains("NaN") && !text.contains("inf\""), "{text}");
     }
     let names: BTreeSet<&str> = page.pictures.iter().map(|p| p.name.as_str()).collect();
-    assert_eq!(
-        names.len(),
-        page.pictures.len(),
-        "each has a file of its own"
-    );
+    assert_eq!(names.len(), page.pictures.len(), "each has a separate file");
     for name in [
         "throughput",
         "latency",
@@ -135,7 +131,7 @@ fn a_page_without_results_says_so() {
     let (comparison, _) = fixed();
     let nothing = outcome_of_any(&comparison, &[]);
     let page = render(&comparison, &nothing);
-    assert!(page.html.contains("There is no result"), "{}", page.html);
+    assert!(page.html.contains("There are no results"), "{}", page.html);
     assert!(page.html.contains("0 of "), "{}", page.html);
     well_formed(&page.html);
     assert!(page.pictures.is_empty());
@@ -150,7 +146,7 @@ fn stores_with_results_are_not_absent() {
     assert!(text.contains(miodb), "{text}");
     // Pretends that RocksDB was measured under that name.
     let text = text.replace(miodb, "name = \"miodb\"\nstore = \"rocksdb\"");
-    let made = tempfile::tempdir().expect("a temporary folder");
+    let made = tempfile::tempdir().expect("a temporary directory");
     let path = made.path().join("stores.toml");
     fs::write(&path, text).expect("a file");
     let comparison = Comparison::read(&path, &|_| Ok(0)).expect("the comparison");
@@ -166,7 +162,7 @@ fn stores_with_results_are_not_absent() {
 
 /// Disturbed phases are named one by one if they are few, and summed up in one sentence otherwise.
 #[test]
-fn disturbed_phases_are_told_in_few_words() {
+fn disturbed_phases_are_reported_briefly() {
     let (comparison, _) = fixed();
     let results = read(&folder().join("stores.jsonl")).expect("the results");
     let warnings = |disturbed: usize| {

@@ -111,7 +111,7 @@ impl From<About> for StoreFacts {
 
 /// The build of this program.
 const BUILD: &str = if cfg!(debug_assertions) {
-    "debug: no figure of it means anything"
+    "debug: its figures mean nothing"
 } else {
     "release"
 };

@@ -94,25 +94,22 @@ impl fmt::Display for Conditions {
         }
         if !ignored.is_empty() {
             let names = ignored.join(", ");
-            writeln!(
-                f,
-                "            without a meaning here, and ignored: {names}"
-            )?;
+            writeln!(f, "            ignored, no meaning here: {names}")?;
         }
         if let (Some(rate), Some(arrivals)) = (self.rate, &self.arrivals) {
             writeln!(
                 f,
-                "open loop   {rate} operations a second, {arrivals} arrivals; latencies count from \
-                 the intended start"
+                "open loop   {rate} operations per second, {arrivals} arrivals; latencies count \
+                 from the intended start"
             )?;
         }
         if let Some(rate) = self.writer_rate {
-            writeln!(f, "writer      {rate} writes a second beside the readers")?;
+            writeln!(f, "writer      {rate} writes per second during reads")?;
         }
         write!(
             f,
-            "prepared    store opened, with its pool made and pre-faulted, in {:.2} s, that of the limit in {:.2} s \
-             (in no figure below)",
+            "prepared    store opened, pool created and pre-faulted, in {:.2} s, that of the limit \
+             in {:.2} s (not in the figures below)",
             self.open_s, self.limit_prepared_s
         )
     }
@@ -130,7 +127,8 @@ impl fmt::Display for StepReport {
         if let Some(recovery) = &self.recovery {
             return write!(
                 f,
-                "{:<17} open again {:.3} s after SIGKILL; {} acknowledged writes read in {:.2} s, all right",
+                "{:<17} reopened in {:.3} s after SIGKILL; {} acknowledged writes read in {:.2} s, \
+                 all correct",
                 self.name,
                 recovery.open_s,
                 units::count(recovery.verified),
@@ -169,7 +167,7 @@ impl fmt::Display for StepReport {
         if let Some(target) = self.target.filter(|target| !target.reached) {
             write!(
                 f,
-                "   NOT REACHED: {} op/s were asked for, the last one ended {:.2} s after its turn",
+                "   NOT REACHED: {} op/s were requested, the last one ended {:.2} s late",
                 units::count(target.ops_per_s.round() as u64),
                 target.behind_s
             )?;
@@ -200,7 +198,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "checked     {} values byte for byte, every other one read by its tag",
+            "checked     {} values byte for byte, all others read by their tag",
             units::count(checked)
         )
     }
@@ -309,7 +307,8 @@ impl Report {
         for step in self.steps.iter().filter(|step| step.usage.is_disturbed()) {
             writeln!(
                 f,
-                "  DISTURBED: while {} ran, other programs, or the kernel's own threads, took {:.0} % of the machine's processor time",
+                "DISTURBED: during {}, other programs or kernel threads took {:.0} % of the \
+                 machine's processor time",
                 step.name,
                 step.usage.others_share * 100.0
             )?;
@@ -354,7 +353,7 @@ impl Report {
                 space.space_amp_files,
             );
         }
-        row("folder, all files", none(), space.folder_bytes, None);
+        row("directory, all files", none(), space.folder_bytes, None);
         write!(f, "\n{table}")?;
         let levels = files::table_of(&space.files);
         if !levels.is_empty() {
@@ -466,9 +465,9 @@ mod tests {
         step.target = Some(TargetReport::of(20_000.0, 3.214, 10.0));
         let line = step.to_string();
         assert!(line.contains("NOT REACHED: 20,000 op/s"), "{line}");
-        assert!(line.ends_with("3.21 s after its turn"), "{line}");
-        step.skipped = Some("it was not wanted".to_string());
-        assert!(step.to_string().ends_with("skipped: it was not wanted"));
+        assert!(line.ends_with("3.21 s late"), "{line}");
+        step.skipped = Some("it was not requested".to_string());
+        assert!(step.to_string().ends_with("skipped: it was not requested"));
     }
 
     fn wrote(user_bytes: u64, pool_bytes: u64, table_file_bytes: u64) -> Written {

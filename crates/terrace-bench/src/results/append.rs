@@ -29,14 +29,14 @@ impl Appender {
             .map_err(|e| io("open the results", e))?;
         if file.try_lock().is_err() {
             return Err(BenchError::Invalid(format!(
-                "{} is being added to by another comparison: wait for it, or name another file",
+                "another comparison is writing to {}: wait for it, or use another file",
                 path.display()
             )));
         }
         let results = read(path).map_err(|e| BenchError::Invalid(e.to_string()))?;
         if results.is_torn {
             file.set_len(results.whole_bytes)
-                .map_err(|e| io("cut a torn line off", e))?;
+                .map_err(|e| io("cut off an incomplete line of", e))?;
         }
         file.seek(SeekFrom::End(0)).map_err(|e| io("read", e))?;
         let path = path.to_path_buf();
@@ -72,7 +72,7 @@ mod tests {
     /// at a time.
     #[test]
     fn records_are_added() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("results.jsonl");
         let (mut appender, results) = Appender::open(&path).expect("a new file");
         assert!(results.records.is_empty());

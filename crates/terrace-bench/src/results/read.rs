@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Result<Results, ReadError> {
     };
     let bytes = match fs::read(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Results::default()),
-        read => read.map_err(|e| error(None, format!("it cannot be read: {e}")))?,
+        read => read.map_err(|e| error(None, format!("cannot read it: {e}")))?,
     };
     let whole = bytes.iter().rposition(|byte| *byte == b'\n');
     let whole_bytes = whole.map_or(0, |at| at + 1);
@@ -77,30 +77,33 @@ pub fn read(path: &Path) -> Result<Results, ReadError> {
 /// Parses a line as a record, or returns the reason that it cannot be one.
 pub fn read_line(line: &str) -> Result<Record, String> {
     let value: Value = serde_json::from_str(line)
-        .map_err(|e| format!("this is no JSON ({e}); a file of results has one object a line"))?;
+        .map_err(|e| format!("this is not JSON ({e}); expected one object per line"))?;
     let Some(version) = value.get("terrace_bench") else {
         if value.get("conditions").is_some() && value.get("steps").is_some() {
             return Err(
-                "this is a whole run in one object, as terrace bench --json wrote them before \
-                 format 1: measure it again"
+                "this is a whole run in one object, as terrace bench --json wrote it before format \
+                 1: measure it again"
                     .to_string(),
             );
         }
         return Err(
-            "this has no field \"terrace_bench\": it is no result of terrace bench".to_string(),
+            "this has no field \"terrace_bench\", so it is not a result of terrace bench"
+                .to_string(),
         );
     };
     let Some(version) = version.as_u64() else {
         return Err(format!(
-            "\"terrace_bench\" is {version}, but must be the number of a format"
+            "\"terrace_bench\" is {version}, but must be a format number"
         ));
     };
     if version == 0 || version > u64::from(VERSION) {
         return Err(format!(
-            "this is of format {version}, and this program reads 1 to {VERSION}: use the one that wrote it"
+            "this has format {version}, but this program reads 1 to {VERSION}: use the version \
+             that wrote it"
         ));
     }
-    serde_json::from_value(value).map_err(|e| format!("this is no record of format {version}: {e}"))
+    serde_json::from_value(value)
+        .map_err(|e| format!("this is not a record of format {version}: {e}"))
 }
 
 #[cfg(test)]
@@ -166,19 +169,19 @@ mod tests {
     /// A line that is no result is refused with its number and the reason.
     #[test]
     fn foreign_lines_are_named() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("results.jsonl");
         let good = line(&records()[0]);
         let newer = good.replacen("\"terrace_bench\":1", "\"terrace_bench\":2", 1);
         let without = good.replacen("\"name\"", "\"eman\"", 1);
         assert!(newer != good && without != good);
         for (bad, said) in [
-            ("{\"terr", "no JSON"),
-            ("{\"a\":1}", "no result of terrace bench"),
+            ("{\"terr", "not JSON"),
+            ("{\"a\":1}", "not a result of terrace bench"),
             ("{\"conditions\":{},\"steps\":[]}", "measure it again"),
             (newer.as_str(), "format 2"),
             (without.as_str(), "name"),
-            ("[1]", "no result"),
+            ("[1]", "not a result"),
         ] {
             fs::write(&path, format!("{good}\n\n{bad}\n{good}\n")).expect("a file");
             let problem = read(&path).expect_err(bad).to_string();
@@ -192,7 +195,7 @@ mod tests {
     /// A line torn at any byte is omitted, and the rest is read.
     #[test]
     fn a_torn_line_is_left_out() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("results.jsonl");
         assert_eq!(
             read(&path).expect("no file, no records"),

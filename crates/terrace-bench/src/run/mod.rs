@@ -101,7 +101,7 @@ pub fn run_and_show<'a>(
         .any(|step| matches!(step, Step::ReadSeq | Step::ReadReverse))
     {
         run.out.line(format_args!(
-            "latencies   of readseq and readreverse are those of {} entries at a time",
+            "latencies   of readseq and readreverse are for {} entries at a time",
             crate::workload::SCAN_GROUP
         ));
     }
@@ -145,7 +145,7 @@ fn open(
 
 impl Run<'_> {
     fn open_store(&self) -> Result<&dyn Store, BenchError> {
-        let missing = || BenchError::Invalid("the database could not be reopened".to_string());
+        let missing = || BenchError::Invalid("cannot reopen the database".to_string());
         self.store.as_deref().ok_or_else(missing)
     }
 
@@ -186,7 +186,7 @@ impl Run<'_> {
             }
             self.make_fresh()?;
         } else if step.is_fresh() && step != Step::Replay {
-            let skipped = Some("it wants a fresh database (--use-existing-db)".to_string());
+            let skipped = Some("it needs a fresh database, unlike --use-existing-db".to_string());
             return Ok(vec![StepReport {
                 name: step.name().into(),
                 skipped,
@@ -240,8 +240,8 @@ impl Run<'_> {
             ..StepReport::default()
         };
         let skipped = match (self.config.store, &self.config.victim_args) {
-            (StoreKind::Empty, _) => Some("a store that keeps nothing has nothing to recover"),
-            (_, None) => Some("this program cannot start a second process of itself"),
+            (StoreKind::Empty, _) => Some("the store keeps no data to recover"),
+            (_, None) => Some("this program cannot start itself as a second process"),
             _ => None,
         };
         if let Some(why) = skipped {
@@ -323,7 +323,7 @@ impl Run<'_> {
         let trace = self.config.trace.as_ref().filter(|_| step == Step::Replay);
         let replay = trace.map(|trace| Replay::of(Arc::clone(trace)));
         let meter = Meter::new(clients, writers, self.config.report_interval);
-        let missing = || BenchError::Invalid("the database could not be reopened".to_string());
+        let missing = || BenchError::Invalid("cannot reopen the database".to_string());
         let work = Work {
             config: self.config,
             store: self.store.as_deref().ok_or_else(missing)?,
@@ -371,7 +371,7 @@ impl Run<'_> {
                     bar.suspend(|| out.line(format_args!("{}", report.line(step.name()))));
                 },
             );
-            let died = || BenchError::WrongValue("a client thread died".to_string());
+            let died = || BenchError::WrongValue("a client thread panicked".to_string());
             workers
                 .into_iter()
                 .map(|worker| worker.join().map_err(|_| died())?)

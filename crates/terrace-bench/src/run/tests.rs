@@ -93,7 +93,7 @@ fn batches_and_intervals_count_entries() {
 /// Random reads of a database filled by an earlier run draw other keys than the fill did.
 #[test]
 fn reads_do_not_follow_the_fill_of_an_earlier_run() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let fill = BenchConfig {
         steps: vec![Step::FillRandom],
         db: Some(folder.path().join("db")),
@@ -114,7 +114,7 @@ fn reads_do_not_follow_the_fill_of_an_earlier_run() {
 /// A database is kept, reused, refused or replaced, as requested.
 #[test]
 fn a_named_database_is_kept() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let fill = BenchConfig {
         steps: vec![Step::FillSeq],
         db: Some(folder.path().join("db")),

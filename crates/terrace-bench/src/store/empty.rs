@@ -18,7 +18,7 @@ impl Store for Empty {
             medium: "none: nothing is stored".to_string(),
             durability: "none: nothing is stored".to_string(),
             settings: "none".to_string(),
-            counted_by: "nobody: nothing is written",
+            counted_by: "nothing: the store does not write",
         }
     }
 

@@ -87,7 +87,7 @@ impl Fjall {
 impl Store for Fjall {
     fn about(&self) -> About {
         let durability = match self.durability {
-            Durability::Volatile => "volatile (journal not handed to the operating system)",
+            Durability::Volatile => "volatile (journal not written to the operating system)",
             Durability::Buffered => {
                 "buffered (journal handed to the operating system by each write; survives a killed \
                  process)"
@@ -101,7 +101,7 @@ impl Store for Fjall {
             medium: "files".to_string(),
             durability: durability.to_string(),
             settings: self.settings.clone(),
-            counted_by: "the process: what it handed to write calls",
+            counted_by: "the process: bytes passed to write calls",
         }
     }
 

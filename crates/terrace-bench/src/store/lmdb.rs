@@ -8,7 +8,7 @@
 //! costs only address space. Each write is a transaction, and so is each read, as in users'
 //! programs; keys are at most 511 bytes.
 
-#![allow(unsafe_code, reason = "a memory map can be opened by unsafe code only")]
+#![allow(unsafe_code, reason = "opening a memory map is unsafe")]
 
 use std::ops::Bound;
 
@@ -104,7 +104,7 @@ impl Store for Lmdb {
                 "no cache but the operating system's, a map of {}, a transaction for each call",
                 units::bytes(self.map_bytes)
             ),
-            counted_by: "the process: what it handed to write calls",
+            counted_by: "the process: bytes passed to write calls",
         }
     }
 

@@ -127,10 +127,7 @@ impl StoreKind {
             StoreKind::Fjall => fjall::open(setup),
             #[cfg(feature = "sled")]
             StoreKind::Sled => sled::open(setup),
-            #[allow(
-                unreachable_patterns,
-                reason = "a build with every peer has none that is missing"
-            )]
+            #[allow(unreachable_patterns, reason = "a build with all peers lacks none")]
             absent => Err(BenchError::Invalid(format!(
                 "this build has no {absent}: build it with --features {absent} \
                  (docs/benchmarking.md says what that needs)"
@@ -154,7 +151,7 @@ impl FromStr for StoreKind {
             .find(|kind| kind.name() == text)
             .ok_or_else(|| {
                 let names: Vec<&str> = StoreKind::ALL.iter().map(|kind| kind.name()).collect();
-                format!("{text:?} is no store; there are {}", names.join(", "))
+                format!("unknown store {text:?}; use one of {}", names.join(", "))
             })
     }
 }
@@ -175,7 +172,7 @@ pub(crate) struct Setup<'a> {
 
 /// The memory that a store may use, the same for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code, reason = "builds without a peer have nobody who reads it")]
+#[allow(dead_code, reason = "builds without a peer do not read it")]
 pub(crate) struct Budget {
     /// The size of a write buffer; there may be `buffers` of them.
     pub(crate) buffer_bytes: u64,
@@ -185,7 +182,7 @@ pub(crate) struct Budget {
     pub(crate) cache_bytes: u64,
 }
 
-#[allow(dead_code, reason = "builds without a peer have nobody who reads it")]
+#[allow(dead_code, reason = "builds without a peer do not read it")]
 impl Budget {
     /// Returns the budget that `options` gives to Terrace's memtables and its cache.
     pub(crate) fn of(options: &Options) -> Budget {
@@ -309,7 +306,7 @@ pub(crate) trait Session {
 }
 
 /// Returns whether each write waits until it would survive power loss.
-#[allow(dead_code, reason = "builds without a peer have nobody who asks")]
+#[allow(dead_code, reason = "builds without a peer do not call it")]
 pub(crate) fn is_synced(durability: Durability) -> bool {
     durability == Durability::Sync
 }

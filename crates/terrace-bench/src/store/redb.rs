@@ -106,7 +106,7 @@ impl Store for Redb {
             medium: "one file".to_string(),
             durability: durability.to_string(),
             settings: format!("cache {}", units::bytes(self.cache_bytes)),
-            counted_by: "the process: what it handed to write calls",
+            counted_by: "the process: bytes passed to write calls",
         }
     }
 

@@ -71,7 +71,7 @@ impl Store for Sled {
                 "cache {}, mode HighThroughput, no compression; else sled's defaults",
                 units::bytes(self.cache_bytes)
             ),
-            counted_by: "the process: what it handed to write calls",
+            counted_by: "the process: bytes passed to write calls",
         }
     }
 

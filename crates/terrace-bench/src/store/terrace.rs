@@ -31,8 +31,8 @@ impl Store for Terrace {
             medium: self.db.metrics().pool.description,
             durability: durability(options),
             settings: settings(options),
-            counted_by: "the store: to the pool what was made durable, in lines of 64 B; to files what was \
-                         written",
+            counted_by: "the store: bytes made durable in the pool, in lines of 64 B; bytes \
+                         written to files",
         }
     }
 

@@ -129,9 +129,9 @@ fn change(session: &mut dyn Session, model: &mut Model, rng: &mut fastrand::Rng)
 /// Checks that random calls match an ordered map, between waits for background work and after
 /// reopening.
 fn conforms(kind: StoreKind, options: &Options, seed: u64) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let folder = folder.path().join("store");
-    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::create_dir(&folder).expect("a directory");
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut model = Model::new();
     for round in 0..3 {
@@ -193,7 +193,7 @@ fn every_way(kind: StoreKind, design: Option<Design>) {
     for durability in [Durability::Buffered, Durability::Sync] {
         conforms(kind, &options(design, durability), 1 + durability as u64);
     }
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let options = options(design, Durability::Volatile);
     let store = kind
         .open(&setup(folder.path(), false, &options))
@@ -250,7 +250,7 @@ fn sled_conforms() {
 #[test]
 fn empty_is_empty() {
     let options = options(None, Durability::Buffered);
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let opened = StoreKind::Empty.open(&setup(folder.path(), false, &options));
     let store = opened.expect("it opens");
     let mut session = store.session().expect("a session");
@@ -268,13 +268,13 @@ fn names_are_understood() {
             continue;
         }
         let options = options(None, Durability::Buffered);
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let opened = kind.open(&setup(folder.path(), false, &options));
         let Err(BenchError::Invalid(problem)) = opened.map(|_| ()) else {
             panic!("{kind} is not built and opens");
         };
         assert!(problem.contains(&format!("--features {kind}")), "{problem}");
     }
-    let problem = "nodb".parse::<StoreKind>().expect_err("there is none");
+    let problem = "nodb".parse::<StoreKind>().expect_err("it does not exist");
     assert!(problem.contains("terrace"), "{problem}");
 }

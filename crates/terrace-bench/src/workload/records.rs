@@ -28,7 +28,7 @@ struct Records<'a, 'b> {
 
 impl<'a, 'b> Records<'a, 'b> {
     fn of(client: &'b mut Client<'a>) -> Result<Self, BenchError> {
-        let missing = || BenchError::Invalid("there is no workload of YCSB to run".to_string());
+        let missing = || BenchError::Invalid("no workload of YCSB was given".to_string());
         let ycsb = client.work.ycsb.ok_or_else(missing)?;
         Ok(Records {
             client,

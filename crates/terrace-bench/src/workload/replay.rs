@@ -51,7 +51,7 @@ fn kind_of(call: Call) -> usize {
 impl Client<'_> {
     /// Replays calls until none is left.
     pub(super) fn replay(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
-        let missing = || BenchError::Invalid("there is no trace to replay".to_string());
+        let missing = || BenchError::Invalid("no trace was given to replay".to_string());
         let replay = self.work.replay.ok_or_else(missing)?;
         pace.kinds(&KINDS);
         let mut done = self.thread as u64;

@@ -100,7 +100,7 @@ fn caught_in_records(lie: Lie, text: &str, number: u64) -> Result<Tally, BenchEr
 }
 
 fn problem_of(done: Result<Tally, BenchError>) -> String {
-    done.map(drop).expect_err("it lied").to_string()
+    done.map(drop).expect_err("the store lied").to_string()
 }
 
 /// A lost key, a changed byte and an invented value end the run, with key, expected and found
@@ -119,7 +119,7 @@ fn lies_are_found_out() {
             (Lie::Lose, Role::Mix, "lost an acknowledged write"),
             (Lie::Change, Role::ReadRandom, "wrong value"),
             (Lie::Change, Role::Seek, "wrong value"),
-            (Lie::Invent, Role::ReadMissing, "nobody wrote"),
+            (Lie::Invent, Role::ReadMissing, "never written"),
         ] {
             let problem = problem_of(caught(lie, &config, &[Role::WriteInOrder, role]));
             for part in [said, "key \"", "expected ", "found "] {
@@ -308,7 +308,7 @@ fn replays_are_checked() {
             text += &format!("1\t1\tscan-back\tkey{key:02}\t3\n1\t1\tget\tkey48\n");
         }
     }
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("trace");
     std::fs::write(&path, &text).expect("a file");
     let trace = Arc::new(Trace::load(&path).expect("it is well formed"));
@@ -348,7 +348,10 @@ fn replays_are_checked() {
         (Lie::Stale, "old value"),
         (Lie::Keep, "old value"),
     ] {
-        let problem = run_on(lie, 1).map(drop).expect_err("it lied").to_string();
+        let problem = run_on(lie, 1)
+            .map(drop)
+            .expect_err("the store lied")
+            .to_string();
         for part in [said, "key \"key48\"", "found "] {
             assert!(problem.contains(part), "{part} in {problem}");
         }

@@ -166,7 +166,7 @@ impl Workload {
         let text = standard::text_of(name).ok_or_else(|| {
             let names: Vec<&str> = standard::STANDARD.iter().map(|(name, _)| *name).collect();
             format!(
-                "{name:?} is no standard workload; there are {}",
+                "unknown standard workload {name:?}; use one of {}",
                 names.join(", ")
             )
         })?;
@@ -187,7 +187,7 @@ impl Workload {
         let loaded = read.number("insertcount", rest, 0, u64::MAX / 4);
         if loaded == 0 || first + loaded > records {
             read.problems.push(format!(
-                "insertstart {first} and insertcount {loaded} are not a part of recordcount {records}"
+                "insertstart {first} and insertcount {loaded} exceed recordcount {records}"
             ));
         }
         let fields = read.number("fieldcount", 10, 1, 1 << 20);
@@ -195,7 +195,7 @@ impl Workload {
         let field_bytes_min = read.number("minfieldlength", 1, 0, RECORD_BYTES_MAX);
         if fields.saturating_mul(field_bytes_max) > RECORD_BYTES_MAX {
             read.problems.push(format!(
-                "{fields} fields of {field_bytes_max} B are more than a record may have, 1 GiB"
+                "{fields} fields of {field_bytes_max} B exceed the maximum of a record, 1 GiB"
             ));
         }
         let scan_min = read.number("minscanlength", 1, 1, 1 << 32);
@@ -348,9 +348,9 @@ impl Read<'_> {
             }
             let meant = KNOWN.iter().find(|known| is_near(known, name));
             let place = self.properties.place(name);
-            let meant = meant.map_or(String::new(), |meant| format!("; {meant} is one"));
+            let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
             self.problems
-                .push(format!("{name} is no property of YCSB ({place}){meant}"));
+                .push(format!("{name} is not a property of YCSB ({place}){meant}"));
         }
         ignored
     }
@@ -410,7 +410,7 @@ impl Read<'_> {
             sum
         });
         if sum == 0.0 {
-            let what = "every proportion is 0: there is nothing to do";
+            let what = "all proportions are 0, so there is nothing to do";
             self.problems.push(what.to_string());
         }
         weights

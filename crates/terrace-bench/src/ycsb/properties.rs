@@ -29,7 +29,7 @@ impl Properties {
     pub fn load(path: &Path) -> Result<Properties, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path)
-            .map_err(|e| format!("the property file {shown} cannot be read: {e}"))?;
+            .map_err(|e| format!("cannot read the property file {shown}: {e}"))?;
         Properties::parse(&text, &shown.to_string())
     }
 
@@ -52,7 +52,9 @@ impl Properties {
     /// Parses `NAME=VALUE` from the command line.
     pub fn set_pair(&mut self, pair: &str) -> Result<(), String> {
         let Some((name, value)) = pair.split_once('=') else {
-            return Err(format!("{pair:?} is no property; write it like NAME=VALUE"));
+            return Err(format!(
+                "{pair:?} is not a property; write it as NAME=VALUE"
+            ));
         };
         self.set(name.trim(), value.trim(), "the command line");
         Ok(())
@@ -169,7 +171,7 @@ fn unescape(text: &str) -> Result<String, String> {
                 let digits: String = chars.by_ref().take(4).collect();
                 let code = u32::from_str_radix(&digits, 16).ok();
                 let c = code.filter(|_| digits.len() == 4).and_then(char::from_u32);
-                plain.push(c.ok_or_else(|| format!("\\u{digits} is no character"))?);
+                plain.push(c.ok_or_else(|| format!("\\u{digits} is not a character"))?);
             }
             Some(c) => plain.push(c),
             None => {}
@@ -262,7 +264,7 @@ mod tests {
         for part in ["recordcount", "\"many\"", "a count", "w, line 1"] {
             assert!(problem.contains(part), "{problem}");
         }
-        let problem = Properties::load(Path::new("/nowhere/w")).expect_err("there is none");
+        let problem = Properties::load(Path::new("/nowhere/w")).expect_err("it does not exist");
         assert!(problem.contains("/nowhere/w"), "{problem}");
     }
 }

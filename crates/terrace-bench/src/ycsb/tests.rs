@@ -132,7 +132,7 @@ fn problems_are_named_together() {
                 insertorder=backwards\ninsertstart=5000\nscanproportion=-1\nthreadcount=0";
     let problem = workload(text).map(|_| ()).expect_err("eight are bad");
     for part in [
-        "readpropotion is no property of YCSB (test, line 1); readproportion is one",
+        "readpropotion is not a property of YCSB (test, line 1); did you mean readproportion?",
         "recordcount is 0",
         "\"pareto\"",
         "zipfian",
@@ -146,7 +146,7 @@ fn problems_are_named_together() {
     }
     let nothing = "readproportion=0\nupdateproportion=0";
     let problem = workload(nothing).map(|_| ()).expect_err("nothing to do");
-    assert!(problem.contains("every proportion is 0"), "{problem}");
+    assert!(problem.contains("all proportions are 0"), "{problem}");
 }
 
 /// Properties without effect here are distinguished from misspelled ones.

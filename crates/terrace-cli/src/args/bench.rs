@@ -10,31 +10,31 @@ use super::compare::BenchCommand;
 use super::parse::parse_seconds;
 
 const BENCH_HELP: &str = "\
-Without arguments a database is made in a temporary folder, in memory (/dev/shm) where that has \
-room, filled, read and removed again.
+Without arguments a database is created in a temporary directory, in memory (/dev/shm) if that has \
+enough space, then filled, read and removed.
 
 Benchmarks, with db_bench's names and meanings (each thread does the whole number of operations):
   fillseq fillbatch       num keys in order, into a fresh database; in batches of 1000
   fillrandom              num random keys, into a fresh database
   filluniquerandom        num keys in random order, each once, into a fresh database
-  overwrite               num random keys, into the database that is there
-  readrandom readhot      reads random keys; the first hundredth of them
-  readmissing             reads keys that nobody wrote
+  overwrite               num random keys, into the existing database
+  readrandom readhot      reads random keys; random keys of the first hundredth
+  readmissing             reads absent keys
   readseq readreverse     reads entries in order; in reverse order
-  seekrandom              makes an iterator at a random key and reads seek-nexts entries
+  seekrandom              seeks to a random key and reads seek-nexts entries
   updaterandom            reads a random key and writes it
   readrandomwriterandom   reads and writes random keys, read-percent of them reads
   deleteseq deleterandom  deletes num keys in order; random keys
   readwhilewriting        readrandom, while one more thread overwrites
   seekrandomwhilewriting  seekrandom, while one more thread overwrites
-  queue                   puts num keys at the end of a queue, and takes each off its head: seeks it
-                          from where the queue began, past all that was deleted, and deletes it
-  killreopen              another process fills a fresh database and is killed with SIGKILL; what it
-                          left is opened, timed, and every key read and compared
-  drain flush wait        let background work settle: everything to the bottom; memtables to the
-                          buffer; until it rests by itself
+  queue                   puts num keys at the end of a queue, and takes each from its head: seeks it
+                          from the start of the queue, past all deleted keys, and deletes it
+  killreopen              another process fills a fresh database and is killed with SIGKILL; the
+                          database is opened, timed, and every key read and compared
+  drain flush wait        background work: move all data to the bottom; memtables to the
+                          buffer; wait until it is idle
 
-Benchmarks of YCSB, on num records of 1000 B, with the counts of reads as operations, which threads share:
+Benchmarks of YCSB, on num records of 1000 B, with --reads operations, shared by the threads:
   ycsb-load               loads the records, into a fresh database
   ycsb-a ... ycsb-f       the standard workloads: a updates half, b reads mostly, c reads only, d reads
                           the latest, e scans, f reads, modifies and writes
@@ -44,25 +44,24 @@ Benchmarks of YCSB, on num records of 1000 B, with the counts of reads as operat
   replay                  the calls of the trace that --trace names, into a fresh database; threads
                           take them in turn
 
-With --rate the loop is open: operations begin when they arrive, not when the last one has ended, and \
-latencies count from the moment in which an operation should have begun, so that a stall shows in all \
-that had to wait for it.
+With --rate the loop is open: operations begin when they arrive, not when the last one has ended, \
+and latencies count from the intended start, so a stall shows in all operations that it delayed.
 
-The limit beside each result is what the medium alone allows on as many threads, in the same run, \
-pre-faulted: for writes the log's records appended with the same persist instructions and nothing \
-else; for reads values copied out of the pool from random places (scans and seeks: in order; \
-missing keys: one random cache line).
+The limit next to each result is the rate of the medium alone with as many threads, in the same \
+run, pre-faulted: for writes, appending the log's records with the same persist instructions; for \
+reads, copying values out of the pool at random offsets (scans and seeks: in order; missing keys: \
+one random cache line).
 
 Latencies are from the end of one operation to the end of the next, in microseconds; readseq and \
-readreverse are timed 64 entries at a time. Opening, pool creation and pre-faulting are in no \
-figure but their own. Values that this run wrote are checked when they are read, and of one key in \
-16 it is known whether it must be there; a wrong value or a lost key ends the run with the evidence.
+readreverse are timed 64 entries at a time. Opening, pool creation and pre-faulting are reported \
+separately. Values written by this run are checked when they are read, and one key in 16 is \
+tracked, so that its loss is detected; a wrong value or a lost key ends the run with the evidence.
 
-With --json each phase is a line as soon as it has ended, and the run's end is one more; \
+With --json each phase prints a line when it ends, and the end of the run another; \
 docs/benchmarking.md has the fields.
 
 terrace bench compare runs a matrix of stores, workloads and sizes from a file and makes a report; \
-terrace bench report makes one of results that are there.
+terrace bench report makes a report of existing results.
 
 Examples:
   terrace bench
@@ -149,7 +148,7 @@ pub(crate) struct BenchArgs {
     /// Sync every write; the same as --durability sync.
     #[arg(long, conflicts_with = "durability")]
     pub(crate) sync: bool,
-    /// The database's folder; it is kept [default: a temporary one].
+    /// The database's directory; it is kept [default: a temporary one].
     #[arg(long, value_name = "PATH")]
     pub(crate) db: Option<PathBuf>,
     /// Use the existing database; fills that want a fresh one are skipped.

@@ -6,12 +6,12 @@ use clap::{Args, Subcommand};
 use terrace_bench::compare::Scale;
 
 const COMPARE_HELP: &str = "\
-The file says what to compare; docs/benchmarking.md has every field:
+The file defines the comparison; docs/benchmarking.md has every field:
 
   title = \"Leveled and MioDB\"
   repeats = 3                        runs of each, interleaved: A B A B A B
-  spread_max = 0.10                  above it a line says so instead of giving a verdict
-  baseline = \"leveled\"               what ratios are to
+  spread_max = 0.10                  a larger spread gets no verdict
+  baseline = \"leveled\"               the base of all ratios
   value_sizes = [\"100\", \"1KiB\"]
   data_sizes = [\"256MiB\"]            keys and values; or num in settings
   [settings]                         options of terrace bench, for every store
@@ -21,26 +21,26 @@ The file says what to compare; docs/benchmarking.md has every field:
   settings = { design = \"leveled\", pool = \"none\" }
   [[store]]
   name = \"rocksdb\"
-  store = \"rocksdb\"                  a peer; this build must have it
+  store = \"rocksdb\"                  a peer, which this build must support
   [[workload]]
   name = \"random\"
   prepare = []                       phases that are not compared: loads, warm-up
   measure = [\"fillrandom\", \"drain\", \"readrandom\"]
 
-Every run is a process of its own (terrace bench --json), all on the same mount, one after the other. \
-A store that fails, loses a key or gives a wrong value is reported with the evidence, and the others \
-go on.
+Every run is a separate process (terrace bench --json); all use the same mount, one after the \
+other. A store that fails, loses a key or returns a wrong value is reported with the evidence, and \
+the others continue.
 
-Beside FILE.toml come to be: FILE.jsonl, every result as it comes, and the folder FILE-report with \
-index.html, which needs no network, and each picture as an SVG. A comparison that was interrupted \
-(Ctrl-C, a crash) leaves a report of what was done and goes on where it was when it is started \
-again: results of the same program and the same settings are kept.
+The results are written next to FILE.toml: each result to FILE.jsonl as it arrives, and the report \
+to the directory FILE-report, with index.html, which needs no network, and each picture as an SVG. \
+An interrupted comparison (Ctrl-C, a crash) leaves a report of the finished runs, and continues \
+when it is started again: results of the same program and settings are kept.
 
 Examples:
   terrace bench compare stores.toml --dry-run     what would run, and with which arguments
-  terrace bench compare stores.toml --scale 1/64  a trial of all of it, in minutes
+  terrace bench compare stores.toml --scale 1/64  a trial run, in minutes
   terrace bench compare stores.toml --mount /mnt/huge
-  terrace bench compare stores.toml               go on, or only make the report again";
+  terrace bench compare stores.toml               continue, or only rebuild the report";
 
 /// Commands of `terrace bench`.
 #[derive(Debug, Subcommand)]
@@ -58,15 +58,15 @@ pub(crate) struct CompareArgs {
     /// The file of the comparison.
     #[arg(value_name = "FILE.toml")]
     pub(crate) file: PathBuf,
-    /// The existing folder in which the databases of all runs are made and removed again [default:
-    /// mount of the file, or a temporary folder, in memory if that has enough space].
+    /// The existing directory in which the databases of all runs are made and removed again
+    /// [default: mount of the file, or a temporary directory, in memory if that has enough space].
     #[arg(long, value_name = "PATH")]
     pub(crate) mount: Option<PathBuf>,
     /// The file to which results are appended, and from which earlier ones are read [default:
     /// FILE.jsonl].
     #[arg(long, value_name = "PATH")]
     pub(crate) results: Option<PathBuf>,
-    /// The folder of the report [default: FILE-report].
+    /// The directory of the report [default: FILE-report].
     #[arg(long, value_name = "PATH")]
     pub(crate) report: Option<PathBuf>,
     /// Run only this part of the data and the operations, to see that all of it runs: 1/64, 0.1.
@@ -91,7 +91,7 @@ pub(crate) struct ReportArgs {
     /// The results [default: FILE.jsonl].
     #[arg(long, value_name = "PATH")]
     pub(crate) results: Option<PathBuf>,
-    /// The folder of the report [default: FILE-report].
+    /// The directory of the report [default: FILE-report].
     #[arg(long, value_name = "PATH")]
     pub(crate) report: Option<PathBuf>,
 }

@@ -9,7 +9,7 @@ use terrace_bench::profile;
 pub(super) fn parse_design(text: &str) -> Result<Design, String> {
     text.parse().map_err(|_| {
         let names: Vec<String> = Design::ALL.iter().map(Design::to_string).collect();
-        format!("there is no such design; there are: {}", names.join(", "))
+        format!("unknown design; use one of: {}", names.join(", "))
     })
 }
 
@@ -33,7 +33,7 @@ pub(super) fn parse_emulation(text: &str) -> Result<Emulation, String> {
     let write_gbps: f64 = gbps.parse().map_err(|_| {
         let names: Vec<&str> = profile::PROFILES.iter().map(|(name, _)| *name).collect();
         format!(
-            "{gbps:?} is neither a number of GB/s nor one of none, {}",
+            "{gbps:?} is not a number of GB/s and not one of none, {}",
             names.join(", ")
         )
     })?;

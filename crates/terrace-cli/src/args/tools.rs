@@ -9,18 +9,18 @@ use super::{FormatArg, OnError, TextArgs};
 
 const FORMATS: &str = "\
 Formats:
-  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN stand for bytes, so that any can be written;
-         a line of what expires goes on with <TAB>expiry_ms=, milliseconds since 1970
-  jsonl  one object a line: {\"key\": \"...\", \"value\": \"...\"}; key_b64 and value_b64 hold base64
-         of what is not UTF-8; expiry_ms, where it is given, is a number
-  lines  any text file: each line, its end included, is a value under its number of 12 digits;
-         a dump keeps neither keys nor moments of expiry";
+  tsv    key<TAB>value lines; \\t \\n \\r \\\\ and \\xNN are escapes, for any bytes;
+         an expiring pair has a third field, expiry_ms= and milliseconds since 1970
+  jsonl  one object per line: {\"key\": \"...\", \"value\": \"...\"}; key_b64 and value_b64 hold base64
+         of bytes that are not UTF-8; expiry_ms, optional, is a number
+  lines  any text file: each line, including its end, is a value; its key is the line number
+         in 12 digits; a dump has neither keys nor times of expiry";
 
 /// `terrace load`
 #[derive(Debug, Args)]
 #[command(after_help = FORMATS)]
 pub(crate) struct LoadArgs {
-    /// The database's folder; it is created if it does not exist.
+    /// The database's directory; it is created if it does not exist.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The file, or standard input ("-").
@@ -42,7 +42,7 @@ pub(crate) struct LoadArgs {
 #[derive(Debug, Args)]
 #[command(after_help = FORMATS)]
 pub(crate) struct DumpArgs {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The file, or standard output ("-").
@@ -56,17 +56,17 @@ pub(crate) struct DumpArgs {
 /// `terrace ingest`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Lines must be sorted by the bytes of their keys, each key once: so writes \"terrace dump\", and so \
-sorts \"LC_ALL=C sort -u -t $'\\t' -k1,1\" a file of tsv lines without escapes. Nothing is seen \
-before all of it is, and nothing stays of an ingest that fails. Pairs take the place of those with \
-the same keys. Formats are those of load.
+Lines must be sorted by the bytes of their keys, without duplicates, as \"terrace dump\" writes \
+them; \"LC_ALL=C sort -u -t $'\\t' -k1,1\" sorts a file of tsv lines without escapes. All pairs \
+become visible at once, and a failed ingest leaves none. Pairs replace those with the same keys. \
+Formats are those of load.
 
 Examples:
   terrace dump /data/old - | terrace ingest /data/new -
   terrace ingest /data/words words.tsv --design leveled
   terrace ingest /data/words words.jsonl --keyspace english")]
 pub(crate) struct IngestArgs {
-    /// The database's folder; it is created if it does not exist.
+    /// The database's directory; it is created if it does not exist.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// The file, or standard input ("-").
@@ -80,23 +80,23 @@ pub(crate) struct IngestArgs {
 /// `terrace checkpoint`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Table files are linked where the file system can do that, so that both databases share them; what \
-is in the pool is copied. The copy is whole when the command has ended; one that failed or was \
-interrupted is no database. A database that another process has open is copied by that process, \
-with Db::checkpoint.
+Table files are hard-linked if the file system can, so that both databases share them; data in the \
+pool is copied. The copy is complete when the command succeeds; a failed or interrupted one cannot \
+be opened. If another process has the database open, that process must make the checkpoint, with \
+Db::checkpoint.
 
 Examples:
   terrace checkpoint /data/words /data/words-monday
   terrace checkpoint /data/words /backup/words --to-pool /backup/words/pool")]
 pub(crate) struct CheckpointArgs {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
-    /// The folder of the copy, which must be empty or not exist.
+    /// The directory of the copy, which must be empty or not exist.
     #[arg(value_name = "TARGET")]
     pub(crate) target: PathBuf,
-    /// The pool's file of the copy [default: as that of the database if it is in its folder, else
-    /// the file "pool" in the folder of the copy].
+    /// The pool's file of the copy [default: as that of the database if it is in its directory,
+    /// else the file "pool" in the directory of the copy].
     #[arg(long, value_name = "PATH")]
     pub(crate) to_pool: Option<PathBuf>,
 }
@@ -104,17 +104,17 @@ pub(crate) struct CheckpointArgs {
 /// `terrace repair`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The damaged database is only read; close it first. Of each key the new one has the newest entry that \
-verifies: deletes that can be read hide what is older. Where the manifest is damaged, files that it \
-does not name are used too; without it all that verify are, and what had been deleted may be there \
-again if what deleted it is gone. The report lists every part, and which keys may be missing or old. \
-Takes twice the space of the data while it runs. A repair that was interrupted leaves a folder that \
-is not opened.
+The damaged database is only read; close it first. The new one has the newest entry of each key \
+that verifies, and readable deletes hide older entries. If the manifest is damaged, files that it \
+does not name are used too; if it is missing, all files that verify are used, and deleted data may \
+reappear if its delete is lost. The report lists every part, and the keys that may be missing or \
+old. The repair takes twice the space of the data while it runs. An interrupted repair leaves a \
+directory that cannot be opened.
 
-The new database is made like the damaged one, if its OPTIONS can be read, and with the options \
-given; --pool names the pool of the damaged one, if it is not where OPTIONS says.
+The new database has the options of the damaged one, if its OPTIONS file is readable, overridden \
+by the given ones; --pool names the damaged pool if it is not where OPTIONS says.
 
-Exit codes: 0 everything is there, 3 something is lost or may be, 4 nothing can be read, 1 it failed.
+Exit codes: 0 no known loss, 3 data is or may be lost, 4 nothing is readable, 1 the repair failed.
 
 Examples:
   terrace repair /data/words --into /data/words-new
@@ -122,14 +122,14 @@ Examples:
   terrace repair /data/words --pool /mnt/pmem/words --into /data/new --to-pool /mnt/pmem/new
   terrace repair /data/words --into /data/words-new --json | jq 'select(.type == \"loss\")'")]
 pub(crate) struct RepairArgs {
-    /// The damaged database's folder.
+    /// The damaged database's directory.
     #[arg(value_name = "DB")]
     pub(crate) source: PathBuf,
-    /// The folder of the new database, which must be empty or not exist.
+    /// The directory of the new database, which must be empty or not exist.
     #[arg(long = "into", value_name = "TARGET")]
     pub(crate) target: PathBuf,
     /// The pool's file of the new database, or "none" [default: as that of the damaged one if it is
-    /// in its folder, else the file "pool" in the folder of the new one].
+    /// in its directory, else the file "pool" in the directory of the new one].
     #[arg(long, value_name = "PATH")]
     pub(crate) to_pool: Option<PathBuf>,
 }
@@ -137,18 +137,18 @@ pub(crate) struct RepairArgs {
 /// `terrace compact`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Superseded values, deleted and expired ones and what deleted them are left out of what is written, so \
-the space of deletes comes back at once. Takes time and writes in proportion to the data between \
-the keys. Without it the same happens in the background as data comes in. Where all data is in the \
-pool, this is a drain of the buffer. Without --keyspace all keyspaces are compacted. Options like \
---table-size that are given here are kept.
+Rewrites the data between the keys without superseded, deleted and expired values and without \
+tombstones, so the space of deleted data is free at once. Time and writes are proportional to that \
+data. Background work does the same gradually as data comes in. If all data is in the pool, this \
+is a drain of the buffer. Without --keyspace all keyspaces are compacted. Given options like \
+--table-size are stored.
 
 Examples:
   terrace compact /data/words
   terrace compact /data/words --from a --to b
   terrace compact /data/words --keyspace english --json")]
 pub(crate) struct CompactArgs {
-    /// The database's folder.
+    /// The database's directory.
     #[arg(value_name = "DB")]
     pub(crate) db: PathBuf,
     /// Begin at this key, itself included.
@@ -186,11 +186,12 @@ pub(crate) struct EntryArgs {
 /// `terrace sst-dump`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file is only read: a process that has the database open may go on, and a damaged file shows \
-what is left of it. The exit code is 1 if anything is not sound. A file that is no table is refused.
+The file is only read, even while another process has the database open, and the readable part of \
+a damaged file is shown. The exit code is 1 if there is damage. A file that is not a table is \
+refused.
 
-Keyspaces are shown by the numbers that files have for them: 0 is the catalog, 1 the default keyspace, \
-and an entry name/NAME of the catalog holds the number of the keyspace NAME, its lowest byte first.
+Keyspaces are shown by number: 0 is the catalog, 1 the default keyspace, and the entry name/NAME \
+of the catalog has the number of the keyspace NAME, in little-endian order.
 
 Examples:
   terrace sst-dump /data/words/0000000000000007.sst
@@ -209,20 +210,20 @@ pub(crate) struct SstDumpArgs {
 /// `terrace log-dump`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Logs are files of the database's folder (wal-N.log), or are in the pool, where they have an id. \
-They are only read: a process that has the database open may go on. Records behind damage are \
-shown if they verify. The exit code is 1 if anything is not sound; a record that a crash left \
-unfinished at the end is no damage.
+Logs are files in the database's directory (wal-N.log), or are in the pool, where they have an id. \
+They are only read, even while another process has the database open. Records behind damage are \
+shown if they verify. The exit code is 1 if there is damage; an incomplete record at the end, left \
+by a crash, is not damage.
 
-Keyspaces are shown by the numbers that files have for them: 0 is the catalog, 1 the default keyspace, \
-and an entry name/NAME of the catalog holds the number of the keyspace NAME, its lowest byte first.
+Keyspaces are shown by number: 0 is the catalog, 1 the default keyspace, and the entry name/NAME \
+of the catalog has the number of the keyspace NAME, in little-endian order.
 
 Examples:
   terrace log-dump /data/words                       list the logs
   terrace log-dump /data/words --id 12               a log in the pool or in a file
   terrace log-dump /data/words/wal-0000000000000012.log --entries")]
 pub(crate) struct LogDumpArgs {
-    /// A log file; or, with --id or to list the logs, the database's folder or its pool.
+    /// A log file; or, with --id or to list the logs, the database's directory or its pool.
     #[arg(value_name = "FILE|DB")]
     pub(crate) path: PathBuf,
     /// The id of the log.
@@ -238,18 +239,18 @@ pub(crate) struct LogDumpArgs {
 /// `terrace manifest-dump`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The manifest names everything that is live. It is only read: a process that has the database open \
-may go on. The exit code is 1 if anything is not sound.
+The manifest names all live tables and logs. It is only read, even while another process has the \
+database open. The exit code is 1 if there is damage.
 
-Keyspaces are shown by the numbers that files have for them: 0 is the catalog, 1 the default keyspace.
+Keyspaces are shown by number: 0 is the catalog, 1 the default keyspace.
 
 Examples:
-  terrace manifest-dump /data/words            what is live
-  terrace manifest-dump /data/words --edits    how it came to that
+  terrace manifest-dump /data/words            the live items
+  terrace manifest-dump /data/words --edits    all edits
   terrace manifest-dump /mnt/pmem/pool         of a pool alone
   terrace manifest-dump /data/words/MANIFEST   of a database without a pool")]
 pub(crate) struct ManifestDumpArgs {
-    /// The database's folder, its pool, or its file MANIFEST.
+    /// The database's directory, its pool, or its file MANIFEST.
     #[arg(value_name = "DB|FILE")]
     pub(crate) path: PathBuf,
     /// Print every edit, with its number and offset.

@@ -61,7 +61,8 @@ pub(super) fn dump(args: &DumpArgs, store: &StoreArgs, json: bool) -> Result<(),
     let others = store.db.list_keyspaces()?.len() - 1;
     if !store.is_named && others > 0 {
         eprintln!(
-            "note: this is the keyspace \"default\" alone; {others} more: dump each with --keyspace"
+            "note: this dump has only the keyspace \"default\"; there are {others} more: dump each \
+             with --keyspace"
         );
     }
     store.close()?;

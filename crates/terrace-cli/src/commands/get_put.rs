@@ -24,9 +24,7 @@ pub(super) fn bytes_of(argument: &OsStr, text: &TextArgs) -> Result<Vec<u8>, Cli
     }
     unescape(argument.as_bytes()).map_err(|problem| {
         let argument = argument.to_string_lossy();
-        CliError::Usage(format!(
-            "the argument {argument:?} cannot be read: {problem}"
-        ))
+        CliError::Usage(format!("cannot parse the argument {argument:?}: {problem}"))
     })
 }
 

@@ -28,7 +28,7 @@ pub(super) fn keyspaces(
     let db = match command {
         KeyspacesCommand::List(args) => {
             let db = open(&args.db, store, Missing::Fail)?;
-            let mut table = Table::new(&["keyspace", "size, about"]);
+            let mut table = Table::new(&["keyspace", "approx. size"]);
             for (name, bytes) in sizes(&db)? {
                 if json {
                     out.line(json!({ "name": name, "bytes": bytes }))?;

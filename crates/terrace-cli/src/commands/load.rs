@@ -163,7 +163,8 @@ impl Loader<'_> {
         let message = format!("{}: line {number}: {problem}", self.name);
         if self.on_error == OnError::Stop {
             return Err(CliError::Failed(format!(
-                "{message}; the lines before it were loaded (--on-error continue goes on)"
+                "{message}; the lines before it were loaded (skip bad lines with --on-error \
+                 continue)"
             )));
         }
         self.failed += 1;
@@ -195,7 +196,7 @@ pub(super) fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>),
     let metadata = file.metadata().map_err(|e| CliError::io("read", path, e))?;
     if metadata.is_dir() {
         return Err(CliError::Usage(format!(
-            "{} is a folder, not a file",
+            "{} is a directory, not a file",
             path.display()
         )));
     }

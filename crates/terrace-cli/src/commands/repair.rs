@@ -38,13 +38,13 @@ pub(super) fn repair(args: &RepairArgs, store: &StoreArgs, json: bool) -> Result
     match report.outcome {
         RepairOutcome::Whole | RepairOutcome::Uncertain => Ok(()),
         RepairOutcome::Nothing => Err(CliError::NothingFound(format!(
-            "nothing of {from} can be read, so no database was made"
+            "nothing in {from} is readable, so no database was created"
         ))),
         _ if lost == 0 => Err(CliError::Partly(format!(
-            "{to} has everything that was found of {from}; whether more was there nobody can know"
+            "{to} has all data found in {from}, but other data may be missing: see the report"
         ))),
         _ => Err(CliError::Partly(format!(
-            "{to} has what can be read of {from}; something is lost, as told above"
+            "{to} has the readable data of {from}, but some data is lost: see the report"
         ))),
     }
 }
@@ -88,7 +88,7 @@ fn print(report: &RepairReport, target: &Path, out: &mut Output) -> Result<(), C
     let mut table = Table::new(&["keyspace", "number", "pairs"]);
     for keyspace in &report.keyspaces {
         let name = match keyspace.renamed {
-            true => format!("{} (its name is lost)", keyspace.name),
+            true => format!("{} (original name lost)", keyspace.name),
             false => keyspace.name.clone(),
         };
         let (id, pairs) = (keyspace.id.to_string(), units::count(keyspace.pairs));
@@ -96,12 +96,12 @@ fn print(report: &RepairReport, target: &Path, out: &mut Output) -> Result<(), C
     }
     out.bytes(table.to_string().as_bytes())?;
     out.line(match report.outcome {
-        RepairOutcome::Nothing => "nothing: no entry can be read",
-        RepairOutcome::Partly => "partly: something is lost, or may be",
+        RepairOutcome::Nothing => "nothing: no entry is readable",
+        RepairOutcome::Partly => "partly: some data is lost or may be lost",
         RepairOutcome::Uncertain => {
-            "uncertain: nothing is known to be lost, and nothing proves that the logs had no more"
+            "uncertain: no known loss, but the logs may have had more records"
         }
-        RepairOutcome::Whole => "whole: nothing is lost",
+        RepairOutcome::Whole => "whole: no loss",
         _ => report.outcome.name(),
     })?;
     out.line(format_args!(
@@ -135,7 +135,7 @@ fn print_part(part: &RepairPart, out: &mut Output) -> Result<(), CliError> {
 fn print_loss(loss: &Loss, out: &mut Output) -> Result<(), CliError> {
     let how = match loss.certain {
         true => "lost",
-        false => "perhaps lost",
+        false => "possibly lost",
     };
     out.line(format_args!(
         "{how}: {} at offset {}: {}",
@@ -158,7 +158,7 @@ fn print_loss(loss: &Loss, out: &mut Output) -> Result<(), CliError> {
         }
     };
     out.line(format_args!(
-        "  {keys} may be missing, have an older value, or be there although it was deleted"
+        "  {keys} may be missing, have an older value, or exist although deleted"
     ))
 }
 

@@ -26,7 +26,7 @@ pub(super) fn scan(args: &ScanArgs, store: &StoreArgs, json: bool) -> Result<(),
         && from > to
     {
         return Err(CliError::Usage(
-            "the key to begin at sorts after the one to end at".into(),
+            "the start key sorts after the end key".into(),
         ));
     }
     let store = Store::open(&args.db, store, Missing::Fail)?;

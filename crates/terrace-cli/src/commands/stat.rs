@@ -56,7 +56,7 @@ fn print(
     if let Some(cache) = cache_line(&metrics.cache) {
         out.line(format_args!("cache       {cache}"))?;
     }
-    let mut names = Table::new(&["keyspace", "size, about"]);
+    let mut names = Table::new(&["keyspace", "approx. size"]);
     for (name, bytes) in keyspaces {
         names.row([name.clone(), units::bytes(*bytes)]);
     }
@@ -81,7 +81,7 @@ fn print(
 /// Returns the options that the database keeps for the next open, and the values in force if the
 /// disk is too small for them.
 fn kept(db: &Db) -> Table {
-    let mut table = Table::new(&["option, kept", "value", "in force"]);
+    let mut table = Table::new(&["stored option", "value", "in use"]);
     let in_force = db.options().kept();
     for ((name, value), (_, now)) in db.options_stated().kept().into_iter().zip(in_force) {
         let now = if now == value { String::new() } else { now };
@@ -136,7 +136,7 @@ fn pool(metrics: &Metrics) -> Table {
 
 /// Returns the use of memory by part, and the limit of each.
 fn memory(db: &Db, metrics: &Metrics) -> Table {
-    let mut table = Table::new(&["memory of", "in use", "at most", "follows from"]);
+    let mut table = Table::new(&["memory for", "in use", "at most", "set by"]);
     let plan = db.options().memory_plan();
     let most = |bytes: Option<u64>| bytes.map_or("-".to_string(), units::bytes);
     for part in &metrics.memory.parts {
@@ -187,7 +187,7 @@ fn tiers(metrics: &Metrics) -> Table {
         "space amplification",
         "written since opening",
         "write amplification",
-        "written ever",
+        "written in total",
         "write amplification",
     ]);
     let user = metrics.user_written_bytes;

@@ -40,7 +40,7 @@ pub(super) fn verify(path: &Path, store: &StoreArgs, json: bool) -> Result<(), C
             out.line(format_args!("problem: {problem}"))?;
         }
         if report.problems.is_empty() {
-            out.line("the database is sound")?;
+            out.line("the database is intact")?;
         }
     }
     out.finish()?;

@@ -49,11 +49,11 @@ pub(crate) fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
                 push(byte, rest, &mut out)
             }
             [b'x', ..] => return Err("\\x is not followed by two hexadecimal digits".to_string()),
-            [] => return Err("a backslash ends it; write \\\\ for a backslash".to_string()),
+            [] => return Err("it ends in a backslash; write \\\\ for a backslash".to_string()),
             [other, ..] => {
                 let other = escaped(&[*other]);
                 return Err(format!(
-                    "\\{other} is no escape; write \\\\ for a backslash"
+                    "\\{other} is not an escape; write \\\\ for a backslash"
                 ));
             }
         };

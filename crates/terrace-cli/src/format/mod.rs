@@ -31,7 +31,7 @@ pub(crate) fn expiry_ms(expiry: SystemTime) -> u64 {
 /// Returns the time `expiry_ms` milliseconds after the start of 1970.
 fn moment(expiry_ms: u64) -> Result<SystemTime, String> {
     let moment = UNIX_EPOCH.checked_add(Duration::from_millis(expiry_ms));
-    moment.ok_or_else(|| format!("its {EXPIRY} {expiry_ms} is later than this system can tell"))
+    moment.ok_or_else(|| format!("its {EXPIRY} {expiry_ms} is too large for this system"))
 }
 
 /// Returns the format that a file's name suggests.

@@ -13,7 +13,7 @@ pub(crate) fn parse(line: &[u8]) -> Result<Entry, String> {
     let mut fields = line.split(|byte| *byte == b'\t');
     let (key, value, third) = match (fields.next(), fields.next(), fields.next()) {
         (Some(key), Some(value), third) => (key, value, third),
-        _ => return Err("it has no tab between a key and a value".to_string()),
+        _ => return Err("it has no tab between key and value".to_string()),
     };
     let expiry = match (
         third.map(|third| third.strip_prefix(EXPIRY_FIELD)),
@@ -23,14 +23,14 @@ pub(crate) fn parse(line: &[u8]) -> Result<Entry, String> {
         (Some(Some(digits)), 0) => Some(expiry(digits)?),
         (Some(_), more) => {
             return Err(format!(
-                "it has {} tabs; a key and a value have one between them (\\t is a tab in a value), \
-                 and only {EXPIRY}= may follow",
+                "it has {} tabs, but must have one between key and value, and a second only before \
+                 {EXPIRY}= (write \\t for a tab in a value)",
                 more + 2
             ));
         }
     };
-    let key = unescape(key).map_err(|e| format!("its key is wrong: {e}"))?;
-    let value = unescape(value).map_err(|e| format!("its value is wrong: {e}"))?;
+    let key = unescape(key).map_err(|e| format!("its key is invalid: {e}"))?;
+    let value = unescape(value).map_err(|e| format!("its value is invalid: {e}"))?;
     Ok(Entry { key, value, expiry })
 }
 
@@ -38,7 +38,7 @@ fn expiry(digits: &[u8]) -> Result<SystemTime, String> {
     let text = String::from_utf8_lossy(digits);
     match text.parse() {
         Ok(0) | Err(_) => Err(format!(
-            "its {EXPIRY} is {text:?}, not the milliseconds from 1970 to a later moment"
+            "its {EXPIRY} is {text:?}, not a time in milliseconds since 1970"
         )),
         Ok(millis) => moment(millis),
     }

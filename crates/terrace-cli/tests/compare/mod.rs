@@ -92,7 +92,7 @@ impl Comparison {
 fn a_matrix_is_compared() {
     let compared = Comparison::new(TINY);
     let mount = compared.place.path("mount");
-    fs::create_dir(&mount).expect("a folder");
+    fs::create_dir(&mount).expect("a directory");
     let mount = mount.to_str().expect("a path");
     let output = compared.run("compare", &["--mount", mount]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -135,7 +135,7 @@ fn a_matrix_is_compared() {
         .collect();
     assert_eq!(processes.len(), 16);
     assert!(compared.page().contains("A tiny comparison"));
-    let left: Vec<_> = fs::read_dir(mount).expect("a folder").collect();
+    let left: Vec<_> = fs::read_dir(mount).expect("a directory").collect();
     assert!(left.is_empty(), "databases are removed: {left:?}");
 
     let again = compared.run("compare", &["--mount", mount]);
@@ -191,7 +191,7 @@ fn ctrl_c_leaves_a_report() {
         .status();
     assert!(killed.expect("kill runs").success());
     let output = child.wait_with_output().expect("it ends");
-    assert_fails(&output, 1, "goes on with the next one");
+    assert_fails(&output, 1, "run the same command again");
     assert!(text(&output.stdout).contains("runs have a result"));
     assert!(compared.page().contains("A tiny comparison"));
 }

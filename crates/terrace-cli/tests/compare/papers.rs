@@ -10,7 +10,7 @@ use super::super::{Place, assert_fails, terrace, text};
 fn papers_can_be_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../papers");
     let mut files = 0;
-    for entry in fs::read_dir(folder).expect("the folder").flatten() {
+    for entry in fs::read_dir(folder).expect("the directory").flatten() {
         let file = entry.path();
         let source = fs::read_to_string(&file).expect("a file");
         let mut run = terrace();
@@ -48,7 +48,7 @@ fn a_paper_is_tried_at_a_small_scale() {
     let said = text(&output.stdout);
     for part in [
         "6 of 6 runs",
-        "1/2048 of what the file says",
+        "1/2048 of the sizes in the file",
         "table 1: costs",
     ] {
         assert!(said.contains(part), "{part} in {said}");
@@ -60,7 +60,7 @@ fn a_paper_is_tried_at_a_small_scale() {
     assert_eq!(ratios, 2, "the paper's and ours: {said}");
     let page = place.path("table1-scale-1-2048-report/index.html");
     let page = fs::read_to_string(page).expect("a report");
-    assert!(page.contains("1/2048 of what the file says"));
+    assert!(page.contains("1/2048 of the sizes in the file"));
     assert!(place.path("table1-scale-1-2048.jsonl").exists());
     assert!(!place.path("table1.jsonl").exists());
     let mut bad = terrace();

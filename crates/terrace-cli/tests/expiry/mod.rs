@@ -8,7 +8,7 @@ use super::{Place, assert_fails, text};
 /// Returns milliseconds since 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.expect("it is later than 1970").as_millis() as u64
+    since.expect("the time is after 1970").as_millis() as u64
 }
 
 /// A put with a time to live has an expiry, which get and scan show; others have none.

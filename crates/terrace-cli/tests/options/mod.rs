@@ -8,7 +8,7 @@ use super::{Place, assert_fails, terrace, text};
 
 /// Returns the properties of every table file of the database.
 fn tables(db: &Path) -> Vec<serde_json::Value> {
-    let entries = fs::read_dir(db).expect("a folder");
+    let entries = fs::read_dir(db).expect("a directory");
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let files = paths.filter(|path| path.extension() == Some(OsStr::new("sst")));
     let shown = files.map(|file| {
@@ -205,7 +205,7 @@ fn memory_is_one_option() {
     }
     let shown = text(&run("stat --memory 24MiB").stdout);
     for row in [
-        "memory of",
+        "memory for",
         "the pool",
         "the block cache",
         "bottom.leveled.cache_bytes",

@@ -31,7 +31,7 @@ fn files_are_dumped() {
         run.output().expect("the command runs")
     };
     let mut files: Vec<_> = fs::read_dir(place.db())
-        .expect("a folder")
+        .expect("a directory")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension() == Some(OsStr::new("sst")))
         .collect();
@@ -50,7 +50,7 @@ fn files_are_dumped() {
         shown.contains("key0008") && !shown.contains("key0009"),
         "{shown}"
     );
-    assert!(shown.ends_with("the table is sound\n"), "{shown}");
+    assert!(shown.ends_with("the table is intact\n"), "{shown}");
     assert!(shown.contains("key0000 (keyspace 1, default)\n"), "{shown}");
     let json = lines_of_json(&run(&[&"sst-dump", &"--json", &"--blocks", &files[0]]).stdout);
     let (summary, blocks) = json.split_last().expect("a summary");
@@ -120,7 +120,7 @@ fn sorted_lines_are_ingested() {
         assert_fails(
             &bad,
             1,
-            "standard input: line 3: the key \"d\" is not above",
+            "standard input: line 3: the key \"d\" is not greater",
         );
         assert_fails(&bad, 1, "nothing was ingested");
         assert_eq!(text(&place.stdout("dump", &[])), text(input));
@@ -219,7 +219,7 @@ fn a_range_is_compacted() {
         "compact --compression none --table-size 64KiB --read-only",
         &[],
     );
-    assert_fails(&refused, 1, "opened to be read only");
+    assert_fails(&refused, 1, "open read-only");
     let sound = place.json("verify", &[]);
     assert_eq!(sound["live_entries"], 6000, "of all keyspaces: {sound}");
     place.stdout(
@@ -246,7 +246,7 @@ fn reading_commands_change_nothing() {
         assert!(!out.is_empty(), "{command}");
     }
     let refused = place.run("put --read-only", &[&"hello", &"other"]);
-    assert_fails(&refused, 1, "opened to be read only");
+    assert_fails(&refused, 1, "open read-only");
     let after = (
         fs::read(&pool).expect("a pool"),
         fs::read_dir(place.db()).expect("it").count(),
@@ -271,7 +271,7 @@ fn a_damaged_database_is_repaired() {
     };
     let whole = text(&place.stdout("repair", &[&"--into", &target])).to_string();
     assert!(whole.contains("3,000"), "{whole}");
-    assert!(whole.contains("whole: nothing is lost"), "{whole}");
+    assert!(whole.contains("whole: no loss"), "{whole}");
     let dump = terrace()
         .arg("dump")
         .arg(&target)
@@ -290,7 +290,7 @@ fn a_damaged_database_is_repaired() {
     let refused = place.run("get", &[&"key0001"]);
     assert_fails(&refused, 1, "terrace repair");
     let partly = place.run("repair", &[&"--into", &target]);
-    assert_fails(&partly, 3, "whether more was there nobody can know");
+    assert_fails(&partly, 3, "but other data may be missing");
     let dump = terrace()
         .arg("dump")
         .arg(&target)
@@ -301,7 +301,7 @@ fn a_damaged_database_is_repaired() {
 
     again();
     let tables: Vec<_> = fs::read_dir(place.db())
-        .expect("a folder")
+        .expect("a directory")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension() == Some(OsStr::new("sst")))
         .collect();
@@ -316,11 +316,11 @@ fn a_damaged_database_is_repaired() {
 
     again();
     let empty = place.folder.path().join("empty");
-    fs::create_dir(&empty).expect("a folder");
+    fs::create_dir(&empty).expect("a directory");
     fs::copy(place.db().join("OPTIONS"), empty.join("OPTIONS")).expect("OPTIONS");
     let mut run = terrace();
     run.arg("repair").arg(&empty).arg("--into").arg(&target);
     let nothing = run.output().expect("it runs");
-    assert_fails(&nothing, 4, "so no database was made");
+    assert_fails(&nothing, 4, "so no database was created");
     assert!(!target.join("OPTIONS").exists());
 }

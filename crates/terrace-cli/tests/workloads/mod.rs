@@ -14,7 +14,7 @@ fn report(arguments: &[&str]) -> serde_json::Value {
 /// done and what was ignored.
 #[test]
 fn a_property_file_is_run() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("workloadx");
     let properties = "# a comment\nrecordcount=400\noperationcount=300\nworkload=x\n\
                       readproportion: 0.5\nupdateproportion 0.5\nthreadcount = 3\ntarget=200000\n\
@@ -78,7 +78,7 @@ fn standard_workloads_run_by_name() {
     let people = text(&output.stdout);
     for part in [
         "ycsb-run: 300 records of 1000 B, hashed; 200 operations: 95 % read, 5 % insert; latest",
-        "open loop   100000 operations a second, poisson arrivals",
+        "open loop   100000 operations per second, poisson arrivals",
         "  (insert)",
     ] {
         assert!(people.contains(part), "{part} in {people}");
@@ -163,13 +163,13 @@ fn bad_workloads_are_refused() {
     };
     for (arguments, said) in [
         (&["--benchmarks", "ycsb-a"][..], "put a step before it"),
-        (&["--benchmarks", "ycsb-load,readseq"], "readseq works on"),
+        (&["--benchmarks", "ycsb-load,readseq"], "readseq needs"),
         (&["--benchmarks", "ycsb-load,ycsb-run"], "--ycsb"),
-        (&["--ycsb", "z"], "there are a, b, c, d, e, f"),
-        (&["--ycsb", "./nothing-here"], "cannot be read"),
+        (&["--ycsb", "z"], "use one of a, b, c, d, e, f"),
+        (&["--ycsb", "./nothing-here"], "cannot read"),
         (
             &["--ycsb", "a", "-p", "readpropotion=1"],
-            "readproportion is one",
+            "did you mean readproportion?",
         ),
         (&["--ycsb", "a", "-p", "readproportion"], "NAME=VALUE"),
         (
@@ -180,16 +180,16 @@ fn bad_workloads_are_refused() {
         (&["--arrivals", "poisson"], "--rate"),
         (
             &["--rate", "5", "--arrivals", "bursts"],
-            "constant and poisson",
+            "constant or poisson",
         ),
         (&["--value-size-min", "2000"], "value-size-min"),
         (&["--read-percent", "120"], "read-percent"),
         (&["--benchmarks", "replay"], "--trace"),
         (
             &["--benchmarks", "replay", "--trace", "/nowhere/t"],
-            "cannot be read",
+            "cannot read",
         ),
-        (&["--record-trace", "x"], "records no trace"),
+        (&["--record-trace", "x"], "does not record traces"),
     ] {
         assert_fails(&run(arguments), 2, said);
     }

@@ -106,7 +106,7 @@ impl Appender {
 
     fn check(&self) -> io::Result<()> {
         if self.failed {
-            return Err(io::Error::other("an earlier write of this file failed"));
+            return Err(io::Error::other("an earlier write to this file failed"));
         }
         Ok(())
     }

@@ -257,10 +257,7 @@ fn with_landing<R>(len: usize, f: impl FnOnce(&mut [u8]) -> io::Result<R>) -> io
         }
         let start = landing.as_ptr().align_offset(DIRECT_ALIGN);
         let aligned = landing.get_mut(start..start.saturating_add(len));
-        f(
-            aligned
-                .ok_or_else(|| io::Error::other("memory for direct access cannot be aligned"))?,
-        )
+        f(aligned.ok_or_else(|| io::Error::other("cannot align memory for direct I/O"))?)
     })
 }
 

@@ -256,7 +256,7 @@ mod tests {
         fs.rename(&at("b"), &at("c")).unwrap();
         assert_eq!(fs.used(), 2 * BLOCK_BYTES);
         fs.remove(&at("c")).unwrap();
-        assert_eq!(fs.used(), 2 * BLOCK_BYTES, "a handle is left");
+        assert_eq!(fs.used(), 2 * BLOCK_BYTES, "a handle remains");
         drop(file);
         assert_eq!(fs.used(), 0);
         fs.set_room(0);

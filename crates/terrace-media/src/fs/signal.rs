@@ -27,7 +27,7 @@ mod tests {
     /// An interrupted call is retried; other errors are returned, and so is `EINTR` if signals
     /// never stop.
     #[test]
-    fn interruptions_are_nobodys_business() {
+    fn interruptions_are_retried() {
         for last in [Ok(()), Err(Errno::NOSPC)] {
             let mut tries = 0;
             let said = uninterrupted(|| {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Runs a script on the real and on a simulated file system.
 fn on_both(script: impl Fn(&dyn FileSystem, &Path)) {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     script(&OsFs, &dir.path().join("deep/store"));
     let machine = Machine::new(1, Medium::Dax);
     script(&*machine.fs(), Path::new("/deep/store"));
@@ -135,7 +135,7 @@ fn locks_exclude() {
 /// parent's locks for that long.
 #[test]
 fn a_lock_held_for_a_moment_is_waited_for() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("LOCK");
     let lock = OsFs.lock(&path).expect("locked");
     std::thread::scope(|threads| {
@@ -242,7 +242,7 @@ fn links_share_their_content() {
 /// a file in it cannot.
 #[test]
 fn empty_folders_are_removed() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = tempfile::tempdir().expect("a directory");
     let os: Arc<dyn FileSystem> = Arc::new(OsFs);
     let layers: [Arc<dyn FileSystem>; 3] = [
         Arc::clone(&os),

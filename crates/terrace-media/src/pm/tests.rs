@@ -73,7 +73,7 @@ fn a_flush_makes_its_lines_durable_and_no_other() {
 /// and length and on every kind of medium.
 #[test]
 fn streaming_equals_writing() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let pools = [
         PoolConfig {
             medium: MediumChoice::ForceDax,
@@ -283,7 +283,7 @@ fn instructions_are_named() {
         (pool.medium(), pool.forced(), pool.instructions()),
         (Medium::Dram, false, "none")
     );
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let pool = Pool::create(PoolConfig {
         medium: MediumChoice::Mapped,
         ..config(Backing::File(dir.path().join("pool")))

@@ -127,7 +127,7 @@ fn device_bytes(file: &File, path: &Path) -> Result<u64, PoolError> {
     let size = format!("/sys/dev/char/{major}:{minor}/size");
     let text = std::fs::read_to_string(&size).map_err(|_| {
         PoolError::Unsupported(format!(
-            "{} is a device of unknown size; only DAX devices and files can hold pools",
+            "{} is a device of unknown size; use a DAX device or a file for the pool",
             path.display()
         ))
     })?;
@@ -152,12 +152,12 @@ fn look(path: &Path) -> Result<Found, PoolError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
         Err(e) => Err(io_error(path, "examine")(e)),
         Ok(meta) if meta.is_dir() => Err(PoolError::Invalid(format!(
-            "{} is a folder; a pool is a file inside of one",
+            "{} is a directory, but a pool is a file: give a path inside the directory",
             path.display()
         ))),
         Ok(meta) if meta.file_type().is_char_device() => Ok(Found::Device),
         Ok(meta) if !meta.is_file() => Err(PoolError::Invalid(format!(
-            "{} is neither a file nor a DAX device, so it cannot hold a pool",
+            "{} is neither a file nor a DAX device, so it cannot hold a pool; choose another path",
             path.display()
         ))),
         Ok(meta) if meta.len() == 0 => Ok(Found::EmptyFile),
@@ -258,8 +258,8 @@ fn open_simulated(machine: &Machine, cap: u64) -> Result<Opened, PoolError> {
     let (memory, committed) = machine.pm_open(cap).map_err(io_error(path, "map"))?;
     if committed > cap {
         return Err(PoolError::Invalid(format!(
-            "the simulated pool has {committed} bytes, more than the size of {cap} bytes it is opened with; open it \
-             with at least as much"
+            "the simulated pool has {committed} bytes, more than the given size of {cap} bytes; \
+             open it with at least its size"
         )));
     }
     Ok(Opened {
@@ -304,8 +304,8 @@ pub(crate) fn create(
     }
     if !is_nascent(&file).map_err(io_error(path, "read"))? {
         return Err(PoolError::Invalid(format!(
-            "{} is in the way: a new pool has this name at first, but this file is not a pool; move it \
-             away or choose another path",
+            "{} exists and is not a pool, but a new pool first needs this name; move the file away \
+             or choose another path",
             nascent.display()
         )));
     }
@@ -372,8 +372,8 @@ pub(crate) fn open(
             let opened = open_file(file, path, cap, choice, device, faults)?;
             if !device && opened.committed > cap {
                 return Err(PoolError::Invalid(format!(
-                    "the pool {} has {} bytes, more than the size of {cap} bytes it is opened \
-                     with; open it with at least as much",
+                    "the pool {} has {} bytes, more than the given size of {cap} bytes; raise the \
+                     pool's size",
                     path.display(),
                     opened.committed
                 )));
@@ -388,7 +388,7 @@ pub(crate) fn open(
 fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Opened, PoolError> {
     let Backing::File(path) = backing else {
         return Err(PoolError::Unsupported(format!(
-            "the pool {} is not a file, and only files can be opened without being changed",
+            "the pool {} is not a file, and only files can be opened read-only",
             backing.path().display()
         )));
     };
@@ -398,7 +398,7 @@ fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Ope
         }
         Found::Device => {
             return Err(PoolError::Unsupported(format!(
-                "{} is a device, and only files can be opened without being changed",
+                "{} is a device, and only files can be opened read-only",
                 path.display()
             )));
         }
@@ -423,8 +423,8 @@ fn open_private(backing: &Backing, cap: u64, choice: MediumChoice) -> Result<Ope
     }
     if committed > cap {
         return Err(PoolError::Invalid(format!(
-            "the pool {} has {committed} bytes, more than the size of {cap} bytes it is opened \
-             with; open it with at least as much",
+            "the pool {} has {committed} bytes, more than the given size of {cap} bytes; raise the \
+             pool's size",
             path.display()
         )));
     }
@@ -460,7 +460,7 @@ impl Store {
             std::fs::rename(nascent(path), path)?;
             let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
             let sync = || File::open(dir.unwrap_or(Path::new(".")))?.sync_all();
-            let synced = injected("sync the folder of").and_then(|()| sync());
+            let synced = injected("sync the directory of").and_then(|()| sync());
             if synced.is_err() {
                 // The caller abandons the file, which removes it by its temporary name. Under its
                 // final name it would be taken for the pool of a database whose OPTIONS is missing.

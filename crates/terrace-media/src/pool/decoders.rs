@@ -72,7 +72,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
                 NoSuperblock::Foreign(_) => "foreign",
                 NoSuperblock::Damaged { .. } => "damaged",
                 NoSuperblock::Newer(format) if format > FORMAT => "newer",
-                NoSuperblock::Newer(_) => return Err("a format that is known is refused".into()),
+                NoSuperblock::Newer(_) => return Err("a known format is refused".into()),
             };
             return Ok(Seen::Refused(kind_of(what, "")));
         }

@@ -95,7 +95,7 @@ impl fmt::Display for PoolError {
             PoolError::Exists { path } => {
                 write!(
                     f,
-                    "{} is a pool already; open it or choose another path",
+                    "{} is already a pool; open it or choose another path",
                     path.display()
                 )
             }
@@ -115,8 +115,8 @@ impl fmt::Display for PoolError {
                 supported,
             } => write!(
                 f,
-                "the pool {} has format {format} and this program knows up to {supported}; use a \
-                 later version",
+                "the pool {} has format {format}, but this program knows formats up to \
+                 {supported}; use a later version",
                 path.display()
             ),
             PoolError::Unsupported(text) | PoolError::Invalid(text) => f.write_str(text),
@@ -128,7 +128,7 @@ impl fmt::Display for PoolError {
                 found,
             } => write!(
                 f,
-                "the pool {} is damaged: {what} at offset {offset} should be {expected} and is \
+                "the pool {} is damaged: {what} at offset {offset} should be {expected}, but is \
                  {found}; restore it from a copy",
                 path.display()
             ),
@@ -138,20 +138,20 @@ impl fmt::Display for PoolError {
                 expected,
             } => write!(
                 f,
-                "the pool {} has been cut off: it has {len} bytes of at least {expected}; restore \
-                 it from a copy",
+                "the pool {} is truncated: it has {len} bytes, but needs at least {expected}; \
+                 restore it from a copy",
                 path.display()
             ),
             PoolError::Full { path, wanted } => write!(
                 f,
-                "the device of the pool {} has no room for {wanted} more bytes; free space on it",
+                "the device of the pool {} has no space for {wanted} more bytes; free space on it",
                 path.display()
             ),
             PoolError::Io { path, op, source } => {
                 write!(f, "cannot {op} {}: {source}", path.display())?;
                 match source.kind() {
                     io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                        f.write_str("; a pool needs a file and a folder that can be written to")
+                        f.write_str("; a pool needs a writable file in a writable directory")
                     }
                     _ => Ok(()),
                 }

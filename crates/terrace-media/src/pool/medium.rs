@@ -66,7 +66,7 @@ pub(crate) fn map_file(
     // Without a flush instruction, `Dax` is impossible.
     let possible = Flush::best() != Flush::Nothing;
     if !possible && (device || choice == MediumChoice::ForceDax) {
-        let text = "this processor has no known instruction that makes a line durable";
+        let text = "this processor has no known instruction to make a line durable";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     if device {

@@ -100,12 +100,12 @@ impl PoolConfig {
         let mut problems = Vec::new();
         if !self.granule.is_power_of_two() || !(4096..=1 << 30).contains(&self.granule) {
             problems.push(format!(
-                "the granule is {} bytes; it must be a power of two from 4096 to 2^30",
+                "the granule is {} bytes, but must be a power of two from 4096 to 2^30",
                 self.granule
             ));
         } else if self.cap_bytes < first_extent(self.granule) + self.granule {
             problems.push(format!(
-                "the pool's size is {} bytes; with granules of {} bytes it needs at least {}",
+                "the pool size is {} bytes, but with granules of {} bytes it must be at least {}",
                 self.cap_bytes,
                 self.granule,
                 first_extent(self.granule) + self.granule
@@ -113,7 +113,7 @@ impl PoolConfig {
         }
         if self.cap_bytes > 1 << 46 {
             problems.push(format!(
-                "the pool's size is {} bytes; it must be at most 2^46",
+                "the pool size is {} bytes, but must be at most 2^46",
                 self.cap_bytes
             ));
         }
@@ -229,7 +229,7 @@ impl Pool {
                 None => opened
                     .store
                     .new_uuid()
-                    .map_err(io("make an identity for"))
+                    .map_err(io("create an id for"))
                     .map_err(abandon)?,
             },
             granule: config.granule,

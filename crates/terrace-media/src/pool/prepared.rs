@@ -46,7 +46,7 @@ pub(super) fn replace(path: &Path, file: &File) -> Result<(), PoolError> {
     let meta = found.metadata().map_err(failed("examine"))?;
     if meta.nlink() > 1 {
         return Err(PoolError::Invalid(format!(
-            "the file {} has more than one name, and a new pool would replace it under this one only; \
+            "the file {} has several hard links, and a new pool would replace only this one; \
              remove the others or choose another path",
             path.display()
         )));

@@ -82,8 +82,8 @@ pub(super) fn check(
     }
     if config.cap_bytes < committed {
         return Err(PoolError::Invalid(format!(
-            "the pool {} has {committed} bytes, more than the size of {} bytes it is opened with; \
-             open it with at least as much",
+            "the pool {} has {committed} bytes, more than the given size of {} bytes; raise the \
+             pool's size",
             path.display(),
             config.cap_bytes
         )));
@@ -94,7 +94,7 @@ pub(super) fn check(
 /// Formats bytes for a message.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     if bytes.iter().all(|b| *b == 0) {
-        return "zero bytes, and only an empty file is taken; truncate it".to_owned();
+        return "zero bytes, but only an empty file can become a pool; truncate it".to_owned();
     }
     format!("\"{}\"", bytes.escape_ascii())
 }

@@ -425,7 +425,7 @@ impl PoolInner {
         let mut locked = self.superblock.lock();
         if locked.failed {
             return Err(error(io::Error::other(
-                "an earlier update failed, so its state is unknown; open the pool again",
+                "an earlier update failed, so its state is unknown; reopen the pool",
             )));
         }
         let mut state = locked.state.clone();

@@ -48,19 +48,19 @@ impl fmt::Display for AllocError {
         match self {
             AllocError::Full { wanted, free, cap } => write!(
                 f,
-                "the pool has no room for {wanted} bytes: {free} of {cap} are free; delete data, \
+                "the pool has no space for {wanted} bytes: {free} of {cap} are free; delete data, \
                  raise the pool's size, or free space on its device"
             ),
             AllocError::Io(_) => write!(f, "growing the pool failed"),
             AllocError::Overlap(span) => {
                 write!(
                     f,
-                    "the extent {span} is in use already, so it is named twice"
+                    "the extent {span} is already in use, so it is named twice"
                 )
             }
             AllocError::OutOfRange { span, end } => write!(
                 f,
-                "the extent {span} is not one that this pool allocated: its bytes end at {end}"
+                "the extent {span} is not part of this pool, which ends at {end}"
             ),
         }
     }

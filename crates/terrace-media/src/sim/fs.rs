@@ -371,7 +371,7 @@ impl FileSystem for SimFs {
         let node = self.files(|files| {
             files.check_parent(path)?;
             if files.folders.contains(path) {
-                let text = format!("{} is a folder", path.display());
+                let text = format!("{} is a directory", path.display());
                 return Err(io::Error::new(io::ErrorKind::IsADirectory, text));
             }
             let id = match files.names.get(path) {

@@ -309,7 +309,7 @@ fn machines_share_no_state() {
         let more = pool.alloc(100_000).expect("allocated");
         let len = more.len() as usize;
         let bytes = pool.region().bytes(more.off(), len).expect("mapped");
-        assert!(bytes.iter().all(|b| *b == 0), "what is grown is zero");
+        assert!(bytes.iter().all(|b| *b == 0), "grown bytes are zero");
         more.claim(0, len)
             .expect("claimed")
             .write(0, &vec![round + 1; len]);
@@ -405,7 +405,7 @@ fn unsynced_names_vanish_and_renames_are_atomic() {
     put("current", b"old");
     let names = |survive| {
         let fs = Machine::boot(machine.crash_image(survive), 1).fs();
-        let names = fs.list(dir).expect("folders stay");
+        let names = fs.list(dir).expect("directories stay");
         let content = fs
             .open(&dir.join("current"), OpenMode::Read)
             .ok()
@@ -432,7 +432,7 @@ fn unsynced_names_vanish_and_renames_are_atomic() {
     let mut seen = BTreeSet::new();
     for seed in 0..100 {
         let (_, content) = names(Survive::Random(seed));
-        seen.insert(content.expect("one of the two is always there"));
+        seen.insert(content.expect("one of the two always exists"));
     }
     assert_eq!(seen, BTreeSet::from([*b"old", *b"new"]));
     fs.sync_dir(dir).expect("synced");

@@ -59,7 +59,7 @@ impl Examination {
             return Ok(Class::Found);
         }
         if let Some(wrong) = findings.wrong.first() {
-            return Err(format!("{wrong}, and verify finds nothing"));
+            return Err(format!("{wrong}, but verify finds nothing"));
         }
         let class = match findings.earlier.is_empty() {
             true => Class::Harmless,
@@ -96,7 +96,7 @@ impl Examination {
         let known = found.is_none() || writes.iter().any(|value| same(*value));
         let text = format!("{key:?}: expected {last:?}, found {}", shown(found));
         if !known {
-            return Err(format!("{text}, which nobody wrote"));
+            return Err(format!("{text}, which was never written"));
         }
         findings.wrong.push(text);
         findings.stale.insert(key.clone());
@@ -121,7 +121,7 @@ impl Examination {
             Err(e) => return clear(&e),
         };
         if sound && report.losses.iter().any(|loss| loss.certain) {
-            return Err(format!("a sound one has losses: {report:#?}"));
+            return Err(format!("an undamaged database has losses: {report:#?}"));
         }
         if report.outcome == RepairOutcome::Nothing {
             return Ok(());
@@ -197,7 +197,7 @@ impl Examination {
             };
             let key = Key(pair.key().to_vec());
             if !self.history.contains_key(&key) {
-                return Err(format!("a scan gives {key:?}, which nobody wrote"));
+                return Err(format!("a scan gives {key:?}, which was never written"));
             }
             self.judge(&key, Some(pair.value()), findings)?;
             if !seen.insert(key.clone()) {
@@ -269,7 +269,7 @@ impl Examination {
             return Ok(Some(Class::FoundLater));
         }
         match findings.wrong.first() {
-            Some(wrong) => Err(format!("used on, {wrong}, and verify finds nothing")),
+            Some(wrong) => Err(format!("in later use, {wrong}, but verify finds nothing")),
             None => Ok(None),
         }
     }

@@ -94,6 +94,6 @@ impl FromStr for Only {
                 manual: manual.is_some(),
             })
         };
-        parsed().ok_or_else(|| format!("{text} is no fault: it is printed as Life,Files,17,0"))
+        parsed().ok_or_else(|| format!("{text} is not a fault: write it like Life,Files,17,0"))
     }
 }

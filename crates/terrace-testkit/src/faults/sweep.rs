@@ -288,7 +288,7 @@ impl Image {
 }
 
 fn copy_files(from: &Path, to: &Path) -> Outcome {
-    let failed = |e: std::io::Error| format!("copying a folder: {e}");
+    let failed = |e: std::io::Error| format!("copying a directory: {e}");
     for entry in std::fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         std::fs::copy(entry.path(), to.join(entry.file_name())).map_err(failed)?;
@@ -454,7 +454,7 @@ impl Case {
             || tripped.starts_with("write") && !tripped.starts_with("write wal-");
         let silent = *said == Said::Nothing && kind == Io::Other;
         match durable && silent {
-            true => Err(format!("\"{tripped}\" failed, and nobody was told")),
+            true => Err(format!("\"{tripped}\" failed, but no call reported it")),
             false => Ok(()),
         }
     }

@@ -68,7 +68,7 @@ pub fn live(device: &Path) -> Outcome {
                 .unwrap_or_else(|_| Err("a thread panicked".into()))
         })
     })?;
-    Err("nobody cut the power".into())
+    Err("the power was not cut".into())
 }
 
 /// Returns what the store must and may hold: the newest state, and the writes answered in its life.
@@ -223,7 +223,7 @@ mod tests {
 
     /// The flag belongs to the mapping that it is listed under.
     #[test]
-    fn synchronous_mappings_are_told() {
+    fn synchronous_mappings_are_recognized() {
         let maps = "7f00-7f10 rw-s 00000000 103:00 12 /mnt/other\nSize: 4 kB\nVmFlags: rd wr sh sf\n\
                     7f20-7f30 rw-s 00000000 103:00 13 /mnt/pool\nVmFlags: rd wr sh mr\n";
         assert_eq!(is_synchronous(maps, "/mnt/other"), Some(true));

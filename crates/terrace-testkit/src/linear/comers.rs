@@ -59,7 +59,7 @@ impl Comer {
             Ok(found) => Ok(Some(found)),
             Err(e) if e.kind() != ErrorKind::Invalid => Err(format!("{how}: {e:?}")),
             Err(e) if self.state.load(Ordering::SeqCst) == THERE => {
-                Err(format!("{how}: nobody drops the keyspace: {e:?}"))
+                Err(format!("{how}: no thread drops the keyspace: {e:?}"))
             }
             Err(_) => Ok(None),
         }
@@ -160,7 +160,7 @@ impl Comer {
         match keys.next() {
             None => Ok(()),
             Some(key) => Err(format!(
-                "{how} ends before {} and says nothing of a drop",
+                "{how} ends before {} without reporting a drop",
                 key.escape_ascii()
             )),
         }
@@ -226,7 +226,7 @@ impl Writer<'_> {
                 Register::Shared(n),
                 span,
                 Some(number),
-                "batch beside a drop",
+                "batch during a drop",
             );
         }
         Ok(())

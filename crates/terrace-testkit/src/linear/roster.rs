@@ -196,7 +196,7 @@ pub(super) fn number(bytes: Option<&[u8]>) -> Outcome<Option<u64>> {
     match tag {
         Some(tag) if bytes == value(tag) => Ok(Some(tag)),
         _ => Err(format!(
-            "a value that nobody wrote: {}",
+            "a value that was never written: {}",
             bytes.escape_ascii()
         )),
     }

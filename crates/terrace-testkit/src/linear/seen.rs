@@ -93,7 +93,7 @@ impl Seen {
         for (place, found) in &look.at {
             let name = || format!("{} in keyspace {}", place.1.escape_ascii(), place.0);
             let Some(role) = roster.roles.get(place) else {
-                return Err(format!("{} is there, which nobody wrote", name()));
+                return Err(format!("{} exists, but was never written", name()));
             };
             match role {
                 Role::Steady(n) if *found == Some(*n) => {}

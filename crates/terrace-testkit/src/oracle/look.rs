@@ -44,7 +44,7 @@ impl Oracle {
         for name in &names {
             let space = (0..SPACES)
                 .find(|&s| space_name(s) == *name)
-                .ok_or_else(|| format!("there is a keyspace {name:?} that nobody created"))?;
+                .ok_or_else(|| format!("the keyspace {name:?} exists, but was never created"))?;
             let handle = db
                 .keyspace(name)
                 .map_err(|e| fail("opening a keyspace", e))?;
@@ -67,7 +67,7 @@ impl Oracle {
             let back = back.map_err(|e| fail("a scan backward", e))?;
             if !forward.iter().eq(back.iter().rev()) {
                 return Err(format!(
-                    "{name}: {} pairs forward, {} backward, or other ones",
+                    "{name}: {} pairs forward, {} backward, or different pairs",
                     forward.len(),
                     back.len()
                 ));

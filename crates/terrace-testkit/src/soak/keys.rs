@@ -70,7 +70,7 @@ pub(super) fn check_pair(
         return Ok(());
     }
     Err(format!(
-        "a part of a batch of client {client}: {} beside {}",
+        "a part of a batch of client {client}: {} next to {}",
         shown(first.as_deref()),
         shown(second.as_deref())
     ))

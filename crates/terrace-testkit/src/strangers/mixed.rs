@@ -23,7 +23,7 @@ pub(super) fn files(folder: &Path) -> Outcome<Files> {
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut files = Files::new();
     for entry in entries {
-        let path = entry.map_err(|e| format!("the folder: {e}"))?.path();
+        let path = entry.map_err(|e| format!("the directory: {e}"))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_file() && name != "LOCK" {
             let content = std::fs::read(&path).map_err(|e| format!("{name}: {e}"))?;
@@ -35,7 +35,7 @@ pub(super) fn files(folder: &Path) -> Outcome<Files> {
 
 fn put_back(folder: &Path, files: &Files) -> Outcome {
     let _ = std::fs::remove_dir_all(folder);
-    std::fs::create_dir(folder).map_err(|e| format!("a folder: {e}"))?;
+    std::fs::create_dir(folder).map_err(|e| format!("a directory: {e}"))?;
     for (name, content) in files {
         std::fs::write(folder.join(name), content).map_err(|e| format!("{name}: {e}"))?;
     }
@@ -77,7 +77,7 @@ pub(super) fn state_of(db: &Db, last: u32) -> Outcome<Option<u32>> {
     for pair in iter {
         match pair.map(terrace::KeyValue::into_pair) {
             Ok((key, value)) => {
-                let key = key.try_into().map_err(|_| "a key that nobody wrote")?;
+                let key = key.try_into().map_err(|_| "a key that was never written")?;
                 found.insert(u32::from_be_bytes(key), value);
             }
             Err(e) if e.kind() == ErrorKind::Corruption => return Ok(None),
@@ -102,8 +102,8 @@ pub(super) fn state_of(db: &Db, last: u32) -> Outcome<Option<u32>> {
     match found == expected && state <= last {
         true => Ok(Some(state)),
         false => Err(format!(
-            "it opens, nothing is reported, and it shows {} keys, the newest of state {state} of {last}, which no \
-             state has",
+            "it opens without an error and shows {} keys, the newest of state {state} of {last}, \
+             which match no state",
             found.len()
         )),
     }
@@ -266,9 +266,7 @@ fn tried(folder: &Path, change: &Change, last: u32, open: Open<'_>) -> Outcome<b
                 && state != last
                 && !change.may_be_older
             {
-                return Err(format!(
-                    "state {state} of {last} shows, and nothing is reported"
-                ));
+                return Err(format!("it shows state {state} of {last} without an error"));
             }
             stays("open")?;
             if state == Some(last) {

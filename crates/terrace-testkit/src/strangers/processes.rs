@@ -105,7 +105,7 @@ impl Orders {
 
     /// Starts the child in the directory `from` of the place.
     fn start(&self, from: &str, command: &dyn Fn() -> Command) -> Outcome<Child> {
-        let said = File::create(self.said()).map_err(|e| format!("no file for a child: {e}"))?;
+        let said = File::create(self.said()).map_err(|e| format!("cannot create a file: {e}"))?;
         command()
             .env(VARIABLE, self.to_text())
             .current_dir(self.place.join(from))
@@ -113,7 +113,7 @@ impl Orders {
             .stdout(Stdio::null())
             .stderr(said)
             .spawn()
-            .map_err(|e| format!("no child: {e}"))
+            .map_err(|e| format!("cannot start the child: {e}"))
     }
 
     fn said(&self) -> PathBuf {
@@ -136,7 +136,7 @@ impl Orders {
 pub fn child_if_asked() -> Option<ExitCode> {
     let text = std::env::var(VARIABLE).ok()?;
     let done = Orders::parse(&text)
-        .ok_or_else(|| format!("{VARIABLE}={text} makes no sense"))
+        .ok_or_else(|| format!("{VARIABLE}={text} is invalid"))
         .and_then(|orders| {
             let _case = watchdog::case(format!("{orders:?}"));
             match orders.role {
@@ -174,12 +174,12 @@ fn write(orders: &Orders) -> Outcome {
             std::thread::sleep(Duration::from_millis(3));
         }
     }
-    Err("nobody has killed the writer".into())
+    Err("the writer was not killed".into())
 }
 
 /// Returns paths of the database: absolute, by a link, and relative to the current directory.
 fn paths(place: &Path) -> Outcome<Vec<PathBuf>> {
-    let here = std::env::current_dir().map_err(|e| format!("the folder: {e}"))?;
+    let here = std::env::current_dir().map_err(|e| format!("the directory: {e}"))?;
     // The current directory is one of two, compared by file name: a scratch directory may itself be
     // behind a link.
     let is_inside = here.file_name() == Some("elsewhere".as_ref());
@@ -263,7 +263,7 @@ fn inherit(orders: &Orders) -> Outcome {
     }
     Db::destroy(&paths[0]).map_err(|e| format!("destroying: {e:?}"))?;
     match orders.place.join("db").exists() {
-        true => Err("the folder is left".into()),
+        true => Err("the directory is left".into()),
         false => Ok(()),
     }
 }
@@ -321,7 +321,7 @@ pub fn once(seed: u64, medium: Medium, command: &dyn Fn() -> Command) -> Outcome
     let _case = watchdog::case(format!("two processes on {medium}, seed {seed:#x}"));
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x7072_6f63);
     let folder = scratch()?;
-    let failed = |e: std::io::Error| format!("the folder: {e}");
+    let failed = |e: std::io::Error| format!("the directory: {e}");
     std::fs::create_dir(folder.path().join("elsewhere")).map_err(failed)?;
     std::os::unix::fs::symlink(folder.path().join("db"), folder.path().join("link"))
         .map_err(failed)?;

@@ -97,7 +97,7 @@ impl Db {
                 warn,
                 "terrace::failure",
                 self.engine().shared.db,
-                "verify has found {problems}, which its report lists"
+                "verify found {problems}; see its report"
             );
         }
         progress(Progress {
@@ -115,7 +115,7 @@ impl Db {
         let names = match self.list_keyspaces() {
             Ok(names) => names,
             Err(e) => {
-                note(report, e, "the keyspaces cannot be listed")?;
+                note(report, e, "cannot list the keyspaces")?;
                 vec![self.default_keyspace().name().to_owned()]
             }
         };
@@ -131,8 +131,7 @@ impl Db {
                     report.live_entries += forward.count;
                     if forward != backward {
                         report.problems.push(format!(
-                            "a scan of the keyspace {name:?} gives {} pairs forward and {} backward, or \
-                             other ones",
+                            "scans of the keyspace {name:?} differ: {} pairs forward, {} backward",
                             forward.count, backward.count
                         ));
                     }
@@ -140,11 +139,11 @@ impl Db {
                 Err(e)
                     if e.kind() == ErrorKind::Invalid
                         && matches!(self.keyspace(&name), Ok(None)) => {}
-                Err(e) => note(report, e, &format!("a scan of the keyspace {name:?} fails"))?,
+                Err(e) => note(report, e, &format!("cannot scan the keyspace {name:?}"))?,
             }
         }
         match self.approximate(DEFAULT_KEYSPACE, &Bounds::all()) {
-            Err(e) => note(report, e, "sizes cannot be estimated"),
+            Err(e) => note(report, e, "cannot estimate sizes"),
             Ok(_) => Ok(()),
         }
     }

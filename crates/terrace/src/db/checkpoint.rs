@@ -115,13 +115,14 @@ impl DbBuilder {
 
     /// Refuses a directory that is not empty. Returns whether it exists.
     pub(super) fn check_target(&self) -> Result<bool> {
-        let failed = |e| Error::io("look into", &self.path, e);
+        let failed = |e| Error::io("access", &self.path, e);
         if !self.fs.exists(&self.path).map_err(failed)? {
             return Ok(false);
         }
         let names = self.fs.list(&self.path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotADirectory => Error::invalid(format!(
-                "{} is a file: a copy needs a folder of its own, so name a path where there is none",
+                "{} is a file, and the target of a copy must be a new or empty directory: choose \
+                 another path",
                 self.path.display()
             )),
             _ => failed(e),
@@ -129,8 +130,9 @@ impl DbBuilder {
         match names.first() {
             None => Ok(true),
             Some(name) => Err(Error::invalid(format!(
-                "{} is not empty, it has {name}: a copy needs a folder of its own, so name another \
-                 path, or remove what is there if it is left of a checkpoint or a repair that was interrupted",
+                "{} is not empty, it contains {name}, and the target of a copy must be a new or \
+                 empty directory: choose another path, or, if an interrupted checkpoint or repair \
+                 left these files, remove them",
                 self.path.display()
             ))),
         }

@@ -41,9 +41,10 @@ impl DbBuilder {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{} is a copy of {}, which is there too, and both have the pool {}: to write to both by turns would lose data. \
-             Read the copy with Options::read_only, or --read-only on the command line; for a copy with a pool of its own \
-             make a checkpoint; if this copy is to replace the other, move that away first",
+            "{} is a copy of {}, which still exists, and both use the pool {}: writing to both in \
+             turn would lose data. Open the copy with --read-only (Options::read_only), or make a \
+             checkpoint to get a copy with a separate pool; if this copy is to replace the \
+             original, move the original away first",
             self.path.display(),
             original.display(),
             pool.display()
@@ -59,9 +60,10 @@ impl DbBuilder {
         }
         let path = self.options.pool.path.as_ref().or(fixed.pool_path.as_ref());
         Err(Error::invalid(format!(
-            "{} is an older copy of a database whose folder was moved, or replaced by another copy, and opened there with \
-             the same pool {}: what has left the pool since is in that folder only. Open that one; what this folder and \
-             the pool still have can be read with \"terrace repair\"",
+            "{} is an older copy of a database whose directory was moved or replaced, and which \
+             was opened elsewhere with the same pool {}: data that has left the pool since is only \
+             in that directory. Open that one, or recover the data in this directory and the pool \
+             with \"terrace repair\"",
             self.path.display(),
             path.map(|path| path.display().to_string())
                 .unwrap_or_default()

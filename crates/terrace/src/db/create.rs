@@ -123,9 +123,9 @@ fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Opt
         let owner = crate::stages::file_names::table_file_owner(fs, &path);
         owner.is_some_and(|(_, n)| n == number).then_some("a table")
     } else if draft_owner(name).is_some() {
-        Some("a draft")
+        Some("an unfinished manifest")
     } else if reserve_owner(name).is_some() {
-        Some("the reserve")
+        Some("the reserve file")
     } else {
         let head = head_of(fs, &path, POOL_MAGIC.len());
         (head == POOL_MAGIC).then_some("a pool")
@@ -159,7 +159,7 @@ impl Db {
         builder.fix_path()?;
         let lock = builder.lock_folder()?;
         let Some(fixed) = OptionsFile::read(&builder.fs, &builder.path)? else {
-            return Err(Error::invalid("the database went away meanwhile"));
+            return Err(Error::invalid("the database was removed in the meantime"));
         };
         let mut pool = fixed.pool_path.as_ref().map(|at| builder.path.join(at));
         if let Some(at) = &pool {
@@ -218,9 +218,9 @@ impl DbBuilder {
 
     fn options_lost(&self, path: &Path, what: &str) -> Error {
         Error::corruption(format!(
-            "{} is {what} of a database whose OPTIONS is missing, and a new database would hide or \
-             destroy what is left of it: restore OPTIONS from a copy, rebuild what is left with \
-             \"terrace repair {} DEST\", or move it away",
+            "{} is {what} of a database whose OPTIONS file is missing, and a new database would \
+             hide or destroy its data: restore OPTIONS from a copy, recover the readable data with \
+             \"terrace repair {} --into DEST\", or move the file away",
             path.display(),
             self.path.display()
         ))
@@ -233,7 +233,7 @@ impl DbBuilder {
             None => terrace_media::random_id().map(DbId).map_err(|e| {
                 Error::new(
                     crate::error::ErrorKind::Io,
-                    format!("the system gives no random bytes for the identity of a database: {e}"),
+                    format!("cannot get random bytes from the system for the database's id: {e}"),
                 )
             }),
         }
@@ -299,7 +299,7 @@ impl DbBuilder {
             if found.is_some() && (own || name.ends_with(&format!(".{}.creating", mark.pool))) {
                 let path = self.path.join(name);
                 let removed = self.fs.remove(&path);
-                removed.map_err(|e| Error::io("remove what a creation left,", &path, e))?;
+                removed.map_err(|e| Error::io("remove the leftover file", &path, e))?;
             }
         }
         self.new_ground(pool, mark.db, options)
@@ -317,9 +317,9 @@ impl DbBuilder {
         let pool = Pool::open(self.pool_config(options)?)?;
         if pool.root(CREATED_ROOT) != 0 || pool.uuid() != mark.pool.0 {
             return Err(Error::invalid(format!(
-                "{} is the pool of a database that is not in {}, or whose OPTIONS is missing there: \
-                 name another pool, open the database that it belongs to, restore OPTIONS from a copy, \
-                 or rebuild what is left with \"terrace repair\"",
+                "{} is the pool of a database that is not in {}, or whose OPTIONS file is missing \
+                 there: choose another pool, open the database that the pool belongs to, restore \
+                 OPTIONS from a copy, or recover the readable data with \"terrace repair\"",
                 path.display(),
                 self.path.display()
             )));
@@ -392,7 +392,7 @@ impl DbBuilder {
             if own_mark || draft_owner(&name) == Some(db) {
                 let path = self.path.join(name);
                 let removed = self.fs.remove(&path);
-                removed.map_err(|e| Error::io("remove what a crash has left,", &path, e))?;
+                removed.map_err(|e| Error::io("remove the leftover file", &path, e))?;
             }
         }
         Ok(())

@@ -144,14 +144,14 @@ impl DbBuilder {
         let text = match (exists, of_pool) {
             (true, true) => return e,
             (true, false) => format!(
-                "{e}; or open the database to read only, which writes nothing: with Options::read_only, or \
-                 --read-only on the command line"
+                "{e}; or open the database with --read-only (Options::read_only), which writes \
+                 nothing"
             ),
             (false, _) => {
                 let e = e.of_new();
                 let text = format!(
-                    "{e}; a new database needs about {} for its first memtable and what names its files: give it a \
-                     disk with more room",
+                    "{e}; a new database needs about {} for its first memtable and its manifest: \
+                     free space, or use another disk",
                     human_bytes(NEW_BYTES)
                 );
                 return Error::new(ErrorKind::Full, text).because(e);

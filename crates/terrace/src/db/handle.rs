@@ -49,12 +49,7 @@ impl Handle {
             Ok(()) => event!(info, "terrace::open", db, "closed in {begun}"),
             // It was closed before.
             Err(e) if e.kind() == ErrorKind::Closed => {}
-            Err(e) => event!(
-                warn,
-                "terrace::open",
-                db,
-                "a close has failed after {begun}: {e}"
-            ),
+            Err(e) => event!(warn, "terrace::open", db, "close failed after {begun}: {e}"),
         }
         result
     }
@@ -122,8 +117,8 @@ fn stays_open(e: &Error) -> Error {
     Error::new(
         ErrorKind::Full,
         format!(
-            "the database stays open, since a close would lose entries that were written as volatile: {e}; \
-             make room and close again, or drop the last handle to give them up"
+            "the database stays open, because closing it would lose volatile writes: {e}; free \
+             space and close again, or drop the last handle to discard these writes"
         ),
     )
     .because(e.clone())

@@ -92,16 +92,16 @@ impl Ingest {
     fn add_pair(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
             return Err(Error::invalid(format!(
-                "a pair has a key of {} bytes and a value of {}, but at most {KEY_BYTES_MAX} and \
-                 {VALUE_BYTES_MAX} are possible",
+                "the pair has a key of {} bytes and a value of {} bytes, but the maximum is \
+                 {KEY_BYTES_MAX} for keys and {VALUE_BYTES_MAX} for values",
                 key.len(),
                 value.len()
             )));
         }
         if let Some(last) = self.entries.last_key().filter(|last| key <= *last) {
             return Err(Error::invalid(format!(
-                "the key \"{}\" is not above the one before it, \"{}\": pairs must be sorted by \
-                 their bytes, each key once",
+                "the key \"{}\" is not greater than the previous key \"{}\": sort the pairs by the \
+                 bytes of their keys, without duplicates",
                 key.escape_ascii(),
                 last.escape_ascii()
             )));

@@ -102,8 +102,8 @@ fn ascending(ascends: bool, key: &[u8]) -> Result<()> {
         return Ok(());
     }
     Err(crate::error::Error::corruption(format!(
-        "keys do not ascend after {}: run verify, and restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+        "keys are out of order after {}: run verify, and restore the database from a copy, or \
+         recover the readable data with \"terrace repair\"",
         key.escape_ascii()
     )))
 }

@@ -294,16 +294,15 @@ fn records(engine: &Arc<Engine>, prefix: &str) -> Result<Iter> {
 
 pub(super) fn foreign() -> Error {
     Error::invalid(
-        "the keyspace belongs to another database, or to an earlier opening of this one: take the handle \
-         of the database that you call",
+        "the keyspace handle is from another database, or from an earlier opening of this one: get \
+         a new handle from this database",
     )
 }
 
 fn damaged(name: &[u8]) -> Error {
     Error::corruption(format!(
-        "the catalog of keyspaces has the record {:?}, which makes no sense; restore the database \
-         from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+        "the catalog of keyspaces has the invalid record {:?}; restore the database from a copy, \
+         or recover the readable data with \"terrace repair\"",
         name.escape_ascii().to_string()
     ))
 }
@@ -359,7 +358,7 @@ impl Db {
     pub fn create_keyspace(&self, name: &str) -> Result<Keyspace> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!(
-                "a keyspace's name has 1 to {NAME_BYTES_MAX} bytes, and {name:?} has {}",
+                "a keyspace name must have 1 to {NAME_BYTES_MAX} bytes, but {name:?} has {}",
                 name.len()
             )));
         }
@@ -376,7 +375,7 @@ impl Db {
         };
         if id >= RANGE_DELETE_BIT - 1 {
             return Err(Error::invalid(
-                "no more keyspaces can be created in this database",
+                "no keyspace numbers are left in this database: copy it into a new one",
             ));
         }
         let mut batch = Batch::default();

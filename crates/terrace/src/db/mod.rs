@@ -490,7 +490,7 @@ impl Db {
     pub fn step(&self, pick: usize) -> Result<bool> {
         if self.options().background.workers != Workers::Manual {
             return Err(Error::invalid(
-                "steps are run by hand only with Workers::Manual",
+                "steps can be run by the caller only with Workers::Manual",
             ));
         }
         self.engine().step(pick)
@@ -515,8 +515,8 @@ impl Db {
 
 fn too_large(bytes: usize) -> Error {
     Error::invalid(format!(
-        "a key or value has {bytes} bytes; keys have at most {KEY_BYTES_MAX} bytes and values must \
-         fit an eighth of the pool, 1 GiB at most"
+        "a key or value has {bytes} bytes; keys can have at most {KEY_BYTES_MAX} bytes, and values \
+         must fit an eighth of the pool and at most 1 GiB"
     ))
 }
 

@@ -328,11 +328,11 @@ impl DbBuilder {
         match self.fs.exists(&mark) {
             Ok(false) => Ok(()),
             Ok(true) => Err(Error::invalid(format!(
-                "a repair into {} has not finished, and what it left is no whole database: remove the \
-                 folder and run \"terrace repair\" again",
+                "a repair into {} has not finished, so the database there is incomplete: remove \
+                 the directory and run \"terrace repair\" again",
                 self.path.display()
             ))),
-            Err(e) => Err(Error::io("look for", &mark, e)),
+            Err(e) => Err(Error::io("check for", &mark, e)),
         }
     }
 
@@ -341,10 +341,11 @@ impl DbBuilder {
         let exists = self.fs.exists(&self.path.join("OPTIONS"));
         let exists = exists.map_err(|e| match e.kind() {
             std::io::ErrorKind::NotADirectory => Error::invalid(format!(
-                "{} is a file: a database is a folder, so name one or a path where one can be made",
+                "{} is a file, but a database is a directory: give a directory, or a path where \
+                 one can be created",
                 self.path.display()
             )),
-            _ => Error::io("look into", &self.path, e),
+            _ => Error::io("access", &self.path, e),
         })?;
         if !exists && must_exist {
             self.check_no_trace()?;
@@ -365,8 +366,8 @@ impl DbBuilder {
             std::io::ErrorKind::WouldBlock => Error::new(
                 ErrorKind::Locked,
                 format!(
-                    "the database in {} is open to be written, in another process or elsewhere in \
-                     this one: close it there first, or copy it there with a checkpoint",
+                    "the database in {} is open for writing, in another process or elsewhere in \
+                     this one: close it there first, or make a checkpoint there",
                     self.path.display()
                 ),
             ),
@@ -400,8 +401,8 @@ impl DbBuilder {
             // everything.
             (None, _) if options.pool.medium != MediumChoice::Auto => {
                 return Err(Error::invalid(
-                    "pool.medium is forced, but the database has no pool: name one in pool.path, \
-                     or leave the medium Auto",
+                    "--medium (pool.medium) forces a medium, but the database has no pool: give \
+                     one with --pool (pool.path), or use the medium auto",
                 ));
             }
             (None, _) => Backing::Anonymous,
@@ -435,8 +436,8 @@ impl DbBuilder {
             return Ok(());
         }
         Err(Error::corruption(format!(
-            "the manifest in {} is that of database {}, and OPTIONS there says {}: restore the folder, \
-             and the pool if there is one, from one copy",
+            "the manifest in {} belongs to database {}, but OPTIONS there names {}: restore the \
+             directory, and the pool if there is one, from the same copy",
             self.path.display(),
             manifest.db(),
             fixed.id
@@ -448,8 +449,8 @@ impl DbBuilder {
         Manifest::open_file(&self.fs, &self.path, OWNERS).map_err(|e| match e {
             ManifestError::Io(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Error::corruption(format!(
-                    "{} is missing: it says which files the database has; restore the folder from \
-                     a copy, or rebuild what is left with \"terrace repair\"",
+                    "{} is missing, so the files of the database are unknown; restore the \
+                     directory from a copy, or recover the readable data with \"terrace repair\"",
                     self.path.join(MANIFEST).display()
                 ))
             }
@@ -462,7 +463,7 @@ impl DbBuilder {
     fn reopen(&self, fixed: &OptionsFile, report: &mut RecoveryReport) -> Result<(Shared, bool)> {
         if self.options.error_if_exists {
             return Err(Error::invalid(format!(
-                "there is a database in {} already",
+                "a database already exists in {}",
                 self.path.display()
             )));
         }
@@ -474,8 +475,8 @@ impl DbBuilder {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "the database in {} was created with design {} and is opened with design \
-                     {wanted}: open it with the design that it has, or name none",
+                    "the database in {} was created with design {}, but is opened with design \
+                     {wanted}: use its design, or omit --design (Options::design)",
                     self.path.display(),
                     fixed.design
                 ),
@@ -522,8 +523,8 @@ impl DbBuilder {
         let uuid = uuid_text(&pool);
         if uuid != fixed.pool_uuid {
             return Err(Error::invalid(format!(
-                "the pool at the path given has identity {uuid}, and the database in {} belongs to \
-                 pool {}: name the right pool",
+                "the given pool has the id {uuid}, but the database in {} uses the pool with the \
+                 id {}: name the right pool",
                 self.path.display(),
                 fixed.pool_uuid
             )));
@@ -565,8 +566,8 @@ impl DbBuilder {
             Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "the database in {} has the design {}, which this version does not know: open it \
-                     with a later version",
+                    "the database in {} has the design {}, which this version does not know: open \
+                     it with a later version",
                     self.path.display(),
                     fixed.design
                 ),
@@ -584,9 +585,8 @@ fn check_logs_fit(shared: &Shared, log_bytes: u64) -> Result<()> {
     Err(Error::new(
         ErrorKind::Full,
         format!(
-            "logs of {} have to be replayed into memory, as the database is only read, and with this \
-             memory_bytes there is room for {}: open it once to write, which moves them to files, or \
-             raise memory_bytes",
+            "a read-only open must replay logs of {} into memory, but --memory (memory_bytes) \
+             allows {}: open it once to write, which moves them to files, or raise memory_bytes",
             human_bytes(log_bytes),
             human_bytes(room)
         ),

@@ -118,7 +118,7 @@ impl Trace {
             None => Ok(()),
             Some(e) => Err(Error::new(
                 ErrorKind::Io,
-                format!("the trace of calls is not complete, since it could not be written: {e}"),
+                format!("the trace of calls is incomplete, because a write to it failed: {e}"),
             )),
         }
     }
@@ -246,7 +246,7 @@ mod tests {
     /// Every kind of call is recorded once, as documented, and failed ones are not.
     #[test]
     fn every_call_has_its_line() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let shared = Shared(Arc::default(), usize::MAX);
         let db = crate::Db::builder(folder.path())
             .options(crate::testing::small_options())
@@ -304,8 +304,8 @@ mod tests {
     /// A trace that cannot be written ends there, without disturbing a call, and the close reports
     /// it; the database is closed all the same.
     #[test]
-    fn a_trace_that_fails_is_told() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+    fn a_failed_trace_is_reported() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let shared = Shared(Arc::default(), 2);
         let open = || crate::Db::builder(folder.path()).options(crate::testing::small_options());
         let db = open().trace(shared.clone()).open().expect("it opens");

@@ -442,13 +442,13 @@ impl Engine {
             (_, Awaits::Disk(why)) | (Some(why), _) => why,
             (None, Awaits::Logs) => Error::new(
                 ErrorKind::Full,
-                "log files take all that they may, and nothing can be drained; reopen with a \
-                 larger front.log_bytes_max",
+                "the logs have reached front.log_bytes_max, and no data can be drained; reopen \
+                 with a larger front.log_bytes_max",
             ),
             (None, Awaits::Jobs) => Error::new(
                 ErrorKind::Full,
-                "background work cannot go on, since the pool is full; delete data, or \
-                 reopen with a larger pool.size_bytes",
+                "background work cannot continue, because the pool is full; delete data, or reopen \
+                 with a larger --pool-size (pool.size_bytes)",
             ),
             (None, Awaits::Spare | Awaits::Flush | Awaits::Space) => self.full_error(),
         }
@@ -456,19 +456,22 @@ impl Engine {
 
     /// Returns the error of a call if nothing can free space.
     pub(super) fn full_error(&self) -> Error {
-        self.no_space("the rest is kept for moving data; delete data")
+        self.no_space("the rest is reserved for background work; delete data")
     }
 
     /// Returns the error of a caller that gives up since other writers take what is freed.
     fn starved_error(&self) -> Error {
-        self.no_space("other writers take what is freed; try again when they write less")
+        self.no_space("other writers use the freed space; retry when they write less")
     }
 
     fn no_space(&self, why: &str) -> Error {
         let usage = self.shared.pool.usage();
         let (what, way) = match usage.is_device_full() {
-            true => ("the device of the pool", "free space on it"),
-            false => ("the pool", "reopen with a larger pool.size_bytes"),
+            true => ("the pool's device", "free space on it"),
+            false => (
+                "the pool",
+                "reopen with a larger --pool-size (pool.size_bytes)",
+            ),
         };
         Error::new(
             ErrorKind::Full,

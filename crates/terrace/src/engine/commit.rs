@@ -86,7 +86,7 @@ impl Engine {
     pub(super) fn check_batch(&self, batch: &Batch) -> Result<()> {
         if batch.longest_key() > KEY_BYTES_MAX {
             return Err(Error::invalid(format!(
-                "a key has {} bytes, but at most {KEY_BYTES_MAX} are possible",
+                "the key has {} bytes, but the maximum is {KEY_BYTES_MAX}",
                 batch.longest_key()
             )));
         }
@@ -94,8 +94,8 @@ impl Engine {
         let most = self.shape.batch_bytes_max;
         if bytes as u64 > most {
             return Err(Error::invalid(format!(
-                "the batch has {bytes} bytes, but at most {most} are possible in one batch (an \
-                 eighth of the pool, 1 GiB at most): split it"
+                "the batch has {bytes} bytes, but the maximum is {most} (an eighth of the pool, at \
+                 most 1 GiB): split it"
             )));
         }
         if self.shared.memory.is_limited() {
@@ -111,8 +111,8 @@ impl Engine {
         let largest = batch.largest_entry() as u64;
         if largest > limits.entry_bytes {
             return Err(Error::invalid(format!(
-                "a key and its value have {largest} bytes, but with memory_bytes of {} at most \
-                 {} are possible: divide the value, or reopen with a larger memory_bytes",
+                "a key and its value have {largest} bytes, but with --memory (memory_bytes) of {} \
+                 the maximum is {}: split the value, or reopen with a larger memory_bytes",
                 budget(),
                 limits.entry_bytes
             )));
@@ -121,8 +121,9 @@ impl Engine {
         let bytes_for = |batch| self.stages.spare_bytes(batch);
         if bytes_for(Some(batch)).is_beyond(bytes_for(None)) {
             return Err(Error::invalid(format!(
-                "the batch has {} entries of {} bytes, which may not fit a memtable of {}, and with \
-                 memory_bytes of {} none is larger: split it, or reopen with larger memtables",
+                "the batch has {} entries of {} bytes, which may not fit a memtable of {}, the \
+                 largest with --memory (memory_bytes) of {}: split it, or reopen with larger \
+                 memtables",
                 batch.len(),
                 batch.payload.len_bytes(),
                 human_bytes(self.shape.memtable_bytes),
@@ -134,7 +135,7 @@ impl Engine {
         }
         if batch.ranges() > limits.batch_ranges {
             return Err(Error::invalid(format!(
-                "the batch deletes {} ranges, but with memory_bytes at most {} are possible in one: \
+                "the batch deletes {} ranges, but with --memory (memory_bytes) the maximum is {}: \
                  split it",
                 batch.ranges(),
                 limits.batch_ranges
@@ -165,8 +166,9 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Full,
                 format!(
-                    "deleted ranges may come to take {} of the {} that they may: call compact_range for \
-                     what they cover, or reopen with a larger memory_bytes",
+                    "range deletes may need {} of memory, but their limit is {}: compact the \
+                     deleted ranges (compact_range), or reopen with a larger memory_bytes \
+                     (--memory)",
                     human_bytes(bytes),
                     human_bytes(limit)
                 ),

@@ -298,7 +298,7 @@ impl FrozenCursor {
             if last.is_some_and(|last| last > place) {
                 // BOUND: damaged links may form a cycle; then keys stop ascending.
                 return Err(Error::corruption(format!(
-                    "keys do not ascend at {}: run verify, and rebuild what is left with \
+                    "keys are out of order at {}: run verify, and recover the readable data with \
                      \"terrace repair\"",
                     entry.key.escape_ascii()
                 )));

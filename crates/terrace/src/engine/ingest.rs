@@ -88,7 +88,7 @@ impl Engine {
         let seq = shared.sequencer.last_taken() + AHEAD;
         if seq > SEQ_MAX - AHEAD {
             return Err(Error::invalid(
-                "the sequence numbers of this database are nearly used up: copy it into a new one",
+                "the sequence numbers of this database are nearly exhausted: copy it into a new one",
             ));
         }
         let sink = match self.stages.bottom.ingest_writer(seq) {
@@ -96,8 +96,8 @@ impl Engine {
             None if shared.pool.medium() == terrace_media::Medium::Dram => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
-                    "this database keeps its tables in plain memory, so that what is not in a log \
-                     is gone with the process: write with put or batches instead, or make the \
+                    "this database keeps its tables in DRAM, where data without a log does not \
+                     survive the process: write with put or batches instead, or create the \
                      database with a pool",
                 ));
             }
@@ -108,7 +108,7 @@ impl Engine {
         };
         if self.ingesting.swap(true, Ordering::AcqRel) {
             return Err(Error::invalid(
-                "another ingest of this database has not ended: finish or drop it first",
+                "another ingest into this database is running: finish or drop it first",
             ));
         }
         Ok(Ingest {
@@ -150,7 +150,7 @@ impl Ingest {
     pub(crate) fn add(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         if self.failed {
             return Err(Error::invalid(
-                "an entry of this ingest could not be taken: begin it again",
+                "an earlier entry of this ingest failed: start the ingest again",
             ));
         }
         let engine = Arc::clone(&self.engine);
@@ -209,7 +209,8 @@ impl Ingest {
         engine.check_keyspace(self.keyspace)?;
         if self.failed {
             return Err(Error::invalid(
-                "an entry of this ingest could not be taken, so none appears: begin it again",
+                "an earlier entry of this ingest failed, so nothing was ingested: start the ingest \
+                 again",
             ));
         }
         if self.entries == 0 {
@@ -439,7 +440,7 @@ impl Engine {
     pub(super) fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
         let Some(buffer) = &self.stages.buffer else {
             return Err(Error::invalid(
-                "this design has no buffer that takes tables",
+                "this design has no buffer that accepts tables",
             ));
         };
         let bytes = SpareBytes {

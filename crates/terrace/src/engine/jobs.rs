@@ -382,7 +382,7 @@ impl Engine {
                 debug,
                 "terrace::job",
                 self.shared.db,
-                "a {} job has moved {moved} in {begun}{edit}",
+                "a {} job moved {moved} in {begun}{edit}",
                 kind.name()
             );
         }

@@ -207,7 +207,7 @@ impl Engine {
                 error,
                 "terrace::failure",
                 self.shared.db,
-                "the store has stopped and takes no writes until it is opened again: {error}"
+                "the store stopped and accepts no writes until it is reopened: {error}"
             );
         }
     }
@@ -221,7 +221,8 @@ impl Engine {
                 warn,
                 "terrace::failure",
                 self.shared.db,
-                "a read has found damage, as its error says; run verify, since what later reads find is not told of"
+                "a read found damage and returned an error; run verify, because damage found by \
+                 later reads is not logged"
             );
         }
     }
@@ -250,8 +251,8 @@ impl Engine {
             Err(Error::closed())
         } else if self.is_foreign() {
             Err(Error::invalid(
-                "this database was opened by the process that this one was forked from: open it here, \
-                 after it was closed there",
+                "this database was opened by the parent of this forked process: close it there, \
+                 and open it here",
             ))
         } else {
             Ok(())

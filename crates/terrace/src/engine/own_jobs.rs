@@ -68,7 +68,7 @@ impl Job for SyncRanges {
                     debug,
                     "terrace::job",
                     shared.db,
-                    "logs were synced in {begun}, so that range deletes in them give room back"
+                    "logs were synced in {begun} so that their range deletes can free space"
                 );
             }
         }

@@ -51,7 +51,7 @@ impl std::fmt::Display for RecoveryReport {
         let counts = [
             (self.logs_replayed, "logs replayed"),
             (self.entries_replayed, "entries recovered"),
-            (self.redo_slots_applied, "batches of links finished"),
+            (self.redo_slots_applied, "batches of links completed"),
             (self.merges_resumed, "merges resumed"),
             (self.tables_rebuilt, "tables rebuilt"),
         ];

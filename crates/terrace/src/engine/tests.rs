@@ -29,7 +29,7 @@ fn with_some_dead() -> (tempfile::TempDir, Db) {
 /// While a job exists that no thread has looked for, callers are not told that nothing can free
 /// space.
 #[test]
-fn a_job_nobody_has_looked_for_is_found() {
+fn a_job_without_a_search_is_found() {
     let (_folder, db) = with_some_dead();
     let engine = db.engine();
     let usage = engine.shared.pool.usage();

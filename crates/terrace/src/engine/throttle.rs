@@ -413,7 +413,7 @@ mod tests {
             .part;
         assert!(
             (begun - ended).abs() < 0.01,
-            "a drain on its way changes nothing: {ended}"
+            "a running drain changes nothing: {ended}"
         );
     }
 
@@ -467,7 +467,7 @@ mod tests {
         assert!(!headroom(0, 8).allows_log(bytes(9)));
         assert!(
             headroom(0, 1 << 29).allows_log(bytes(1 << 40)),
-            "too large, but let in"
+            "too large, but admitted"
         );
         assert!(!headroom(64 * MIB - 1, 0).allows(bytes(0)));
     }

@@ -190,7 +190,7 @@ mod tests {
         drop(oldest);
         assert!(
             pool.usage().allocated < before,
-            "nobody is left who could read the extent"
+            "no view can read the extent"
         );
         assert!(!views.is_older_pinned());
         let _current = views.hold();
@@ -214,13 +214,13 @@ mod tests {
         assert_eq!(
             Arc::strong_count(&token),
             2,
-            "the oldest view has the token behind it"
+            "the oldest view keeps the token"
         );
         drop(oldest);
         assert_eq!(
             Arc::strong_count(&token),
             1,
-            "no view before the token's is left"
+            "no view older than the token is left"
         );
     }
 

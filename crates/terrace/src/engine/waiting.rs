@@ -58,7 +58,7 @@ impl Engine {
                 warn,
                 "terrace::job",
                 self.shared.db,
-                "a {} job was refused by a full disk, {} by now, and tries again within {wait:.1?}: {why}",
+                "a full disk refused a {} job, {} so far; it retries within {wait:.1?}: {why}",
                 kind.name(),
                 Count(u64::from(refused) + 1, "time")
             );

@@ -115,7 +115,7 @@ impl Engine {
                     engine.work(lane);
                 })
                 .map_err(|e| {
-                    Error::new(ErrorKind::Io, format!("a thread cannot be started: {e}")).because(e)
+                    Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")).because(e)
                 })?;
             threads.push(thread);
         }

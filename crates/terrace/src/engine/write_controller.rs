@@ -386,7 +386,7 @@ mod tests {
     /// If nothing is left to do and pressure stays, as in a pool full of live data, writers are not
     /// held back increasingly.
     #[test]
-    fn nobody_waits_for_idle_work() {
+    fn no_writer_waits_for_idle_work() {
         let mut control = Control::default();
         let pressure = Pressure {
             part: 0.6,
@@ -490,9 +490,9 @@ mod tests {
         assert_eq!(
             kib(start),
             WAIT_MAX.as_nanos() as u64,
-            "no more is owed than one waits for"
+            "the debt is at most what one write waits for"
         );
-        assert_eq!(kib(start + (1 << 30)), 0, "nor for longer");
+        assert_eq!(kib(start + (1 << 30)), 0, "nor is the wait longer");
         let later = start + (1 << 31);
         assert_eq!(charge(&next, later, 1 << 20, 0), Duration::ZERO, "no limit");
     }

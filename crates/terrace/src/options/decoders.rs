@@ -37,7 +37,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             match OptionsFile::parse(&String::from_utf8_lossy(bytes), path) {
                 Ok(fixed) => {
                     let again = OptionsFile::parse(&fixed.print(), path);
-                    let again = again.map_err(|e| format!("its own text: {e}"))?;
+                    let again = again.map_err(|e| format!("its printed text: {e}"))?;
                     same("what is fixed", &again, &fixed)?;
                     let options = fixed.options(Path::new("db"));
                     Ok(Seen::Accepted(u64::from(options.is_ok())))

@@ -77,7 +77,7 @@ impl FromStr for Design {
         known.ok_or_else(|| {
             let names: Vec<_> = Design::ALL.iter().map(|d| d.name()).collect();
             Error::invalid(format!(
-                "there is no design {name:?}; this version has {}",
+                "unknown design {name:?}; this version has {}",
                 names.join(", ")
             ))
         })

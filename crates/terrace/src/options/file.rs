@@ -97,8 +97,8 @@ impl OptionsFile {
     pub(super) fn parse(text: &str, path: &Path) -> Result<OptionsFile> {
         let damaged = |what: String| {
             Error::corruption(format!(
-                "{} is damaged ({what}); restore it from a copy of the database, or rebuild \
-                 what is left with \"terrace repair\"",
+                "{} is damaged ({what}); restore it from a copy of the database, or recover the \
+                 readable data with \"terrace repair\"",
                 path.display()
             ))
         };
@@ -108,20 +108,20 @@ impl OptionsFile {
             values
                 .get(name)
                 .copied()
-                .ok_or_else(|| damaged(format!("it has no line for {name}")))
+                .ok_or_else(|| damaged(format!("the line {name} is missing")))
         };
         let number = |name: &str| {
             let value = get(name)?;
             value
                 .parse::<u64>()
-                .map_err(|_| damaged(format!("{name} is {value:?}, no number")))
+                .map_err(|_| damaged(format!("{name} is {value:?}, not a number")))
         };
         let format = number("format")?;
         if format > u64::from(FORMAT) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} has format {format} and this version knows formats up to {FORMAT}: open \
+                    "{} has format {format}, but this version knows formats up to {FORMAT}: open \
                      the database with a newer version",
                     path.display()
                 ),
@@ -131,9 +131,9 @@ impl OptionsFile {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} has format {format}, of a version from before the first release, and this one \
-                     knows format {FORMAT}: read the database with the version that wrote it, and \
-                     write its pairs to a new one",
+                    "{} has format {format}, from before the first release, but this version knows \
+                     format {FORMAT}: dump the database with the version that wrote it, and load \
+                     the dump into a new one",
                     path.display()
                 ),
             ));
@@ -147,7 +147,7 @@ impl OptionsFile {
         let kept = values.iter().filter(|(name, _)| !OWN.contains(name));
         let kept = kept.map(|(&name, &value)| (name.to_owned(), value.to_owned()));
         let id = get("id")?;
-        let id = DbId::parse(id).ok_or_else(|| damaged(format!("id is {id:?}, no identity")))?;
+        let id = DbId::parse(id).ok_or_else(|| damaged(format!("id is {id:?}, not a valid id")))?;
         Ok(OptionsFile {
             id,
             design: get("design")?.to_owned(),
@@ -191,8 +191,8 @@ impl OptionsFile {
             Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{}: {problem} that this version knows: open the database with the version that \
-                     wrote it, or state all options",
+                    "{}: {problem} that this version knows: open the database with the version \
+                     that wrote it, or give all options",
                     dir.join(NAME).display()
                 ),
             )
@@ -205,7 +205,7 @@ impl OptionsFile {
         let path = dir.join(NAME);
         if !fs
             .exists(&path)
-            .map_err(|e| Error::io("look for", &path, e))?
+            .map_err(|e| Error::io("check for", &path, e))?
         {
             return Ok(None);
         }
@@ -215,8 +215,8 @@ impl OptionsFile {
         let len = file.len().map_err(|e| Error::io("read", &path, e))?;
         if len > BYTES_MAX {
             return Err(Error::corruption(format!(
-                "{} has {len} bytes, which no OPTIONS file has; restore it from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                "{} has {len} bytes, too many for an OPTIONS file; restore it from a copy, or \
+                 recover the readable data with \"terrace repair\"",
                 path.display()
             )));
         }
@@ -300,7 +300,7 @@ mod tests {
         options.pool.path = Some("pool = with spaces".into());
         let fixed = OptionsFile::of(&options, DbId(*b"sixteen bytes id"), "00ff".into());
         OptionsFile {
-            folder: Some("a folder".into()),
+            folder: Some("a directory".into()),
             ..fixed
         }
     }
@@ -331,7 +331,7 @@ mod tests {
             bytes[at] ^= 1;
             let changed = String::from_utf8_lossy(&bytes).into_owned();
             if let Ok(found) = OptionsFile::parse(&changed, path) {
-                panic!("byte {at} changed and {found:?} was believed");
+                panic!("byte {at} changed, but {found:?} was accepted");
             }
         }
         for end in 0..text.len() {

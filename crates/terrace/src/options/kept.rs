@@ -134,7 +134,7 @@ impl Kept {
         for line in LINES {
             if let Some(text) = self.0.get(line.name) {
                 (line.set)(options, text)
-                    .ok_or_else(|| format!("{} is {text:?}, which is no value of it", line.name))?;
+                    .ok_or_else(|| format!("{} is {text:?}, which is not a value", line.name))?;
             }
         }
         Ok(())

@@ -162,7 +162,7 @@ impl LeveledOptions {
             ),
             (
                 self.compression.is_built() && self.compression_upper.is_built(),
-                "compression is Zstd, which only a build with the feature `zstd` can write",
+                "compression is Zstd, but this build lacks the feature `zstd`",
             ),
         ];
         let wrong = checks.into_iter().filter(|(ok, _)| !ok);

@@ -267,7 +267,7 @@ impl Options {
         check(
             (1..=64).contains(&self.front.sealed_count_max),
             format!(
-                "front.sealed_count_max is {}, not 1 to 64",
+                "front.sealed_count_max is {}, but must be 1 to 64",
                 self.front.sealed_count_max
             ),
         );
@@ -281,7 +281,7 @@ impl Options {
         check(
             self.buffer.filter_bits_per_key <= 64,
             format!(
-                "buffer.filter_bits_per_key is {}, over 64",
+                "buffer.filter_bits_per_key is {}, but must be at most 64",
                 self.buffer.filter_bits_per_key
             ),
         );
@@ -293,7 +293,7 @@ impl Options {
         check(
             (10..=95).contains(&self.bottom.garbage_percent),
             format!(
-                "bottom.garbage_percent is {}, not 10 to 95",
+                "bottom.garbage_percent is {}, but must be 10 to 95",
                 self.bottom.garbage_percent
             ),
         );
@@ -306,9 +306,10 @@ impl Options {
         check(
             self.pool.size_bytes >= least,
             format!(
-                "pool.size_bytes is {}, but memtables of {memtable} bytes and extents of {extent} bytes need at \
-                 least {least}: raise it, lower front.memtable_bytes and bottom.extent_bytes, or set memory_bytes, \
-                 which lowers both (--memory on the command line)",
+                "--pool-size (pool.size_bytes) is {}, but memtables of {memtable} bytes and \
+                 extents of {extent} bytes need at least {least}: raise it, lower --memtable-size \
+                 (front.memtable_bytes) and bottom.extent_bytes, or set --memory (memory_bytes), \
+                 which lowers both",
                 self.pool.size_bytes
             ),
         );
@@ -320,21 +321,21 @@ impl Options {
         check(
             path.and_then(|path| path.to_str().or(Some("\n")))
                 .is_none_or(|text| !text.contains(['\n', '\r'])),
-            "pool.path has a line break or is no UTF-8: name the pool otherwise, so that the database can \
-             note where it is"
+            "--pool (pool.path) has a line break or is not UTF-8, so OPTIONS cannot record it: \
+             rename the pool"
                 .to_owned(),
         );
         if let Workers::Threads(n) = self.background.workers {
             check(
                 (1..=256).contains(&n),
-                format!("background threads are {n}, not 1 to 256"),
+                format!("background threads are {n}, but must be 1 to 256"),
             );
         }
         if problems.is_empty() {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "the options cannot be used: {}",
+            "invalid options: {}",
             problems.join("; ")
         )))
     }

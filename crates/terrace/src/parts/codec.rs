@@ -60,7 +60,8 @@ impl Error for DecodeError {}
 impl From<DecodeError> for crate::error::Error {
     fn from(e: DecodeError) -> crate::error::Error {
         let text = format!(
-            "{e}; restore the database from a copy, or rebuild what is left with \"terrace repair\""
+            "{e}; restore the database from a copy, or recover the readable data with \"terrace \
+             repair\""
         );
         crate::error::Error::corruption(text).because(e)
     }
@@ -165,12 +166,12 @@ impl<'a> Reader<'a> {
         {
             let group = u64::from(byte & 0x7f);
             if i == VARINT_BYTES_MAX - 1 && byte > 1 {
-                return Err(self.refuse("a varint of at most 64 bits", "a longer one"));
+                return Err(self.refuse("a varint of at most 64 bits", "a longer varint"));
             }
             value |= group << (7 * i);
             if byte & 0x80 == 0 {
                 if byte == 0 && i > 0 {
-                    return Err(self.refuse("a varint in its shortest form", "a padded one"));
+                    return Err(self.refuse("a varint in its shortest form", "a padded varint"));
                 }
                 self.at += i + 1;
                 return Ok(value);
@@ -178,7 +179,7 @@ impl<'a> Reader<'a> {
         }
         Err(self.refuse(
             "a whole varint",
-            format!("{} bytes without its end", self.remaining()),
+            format!("{} bytes without the last byte", self.remaining()),
         ))
     }
 

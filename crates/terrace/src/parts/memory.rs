@@ -249,8 +249,8 @@ impl Memory {
         Error::new(
             ErrorKind::Full,
             format!(
-                "open iterators hold all of the {} that they may: drop some of them, read fewer sources \
-                 at a time by compacting, or reopen with a larger memory_bytes",
+                "open iterators have reached their memory limit of {}: drop some of them, compact \
+                 so that they read fewer tables, or reopen with a larger memory_bytes (--memory)",
                 human_bytes(self.limits.iterators_bytes)
             ),
         )

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(
             rate_limiter.wait(later, 0.0),
             None,
-            "a tenth of a second's worth"
+            "as much as for a tenth of a second"
         );
         rate_limiter.charge(1 << 20);
         assert!(rate_limiter.wait(later, 0.0).is_some());

@@ -327,13 +327,13 @@ impl Reserve {
                 warn,
                 "terrace::job",
                 place.db,
-                "the disk is full; what gives room back uses the reserve"
+                "the disk is full; only steps that free space use the reserve"
             ),
             Some(place) if was_full && !full => event!(
                 info,
                 "terrace::job",
                 place.db,
-                "the disk has room for logs again"
+                "the disk has space for logs again"
             ),
             _ => {}
         }

@@ -273,7 +273,7 @@ mod tests {
             let mut seen = 100;
             while all_done.load(Ordering::Acquire) < WRITERS {
                 let visible = sequencer.visible();
-                assert!(visible >= seen, "what is visible stays visible");
+                assert!(visible >= seen, "visible entries stay visible");
                 for seq in seen + 1..=visible {
                     let last = inserted[seq as usize].load(Ordering::Relaxed);
                     assert_ne!(last, 0, "number {seq} is visible before it is inserted");
@@ -289,7 +289,7 @@ mod tests {
     /// After a writer has failed, earlier ones publish or learn of the failure, later ones learn
     /// that they cannot publish, and no thread waits forever.
     #[test]
-    fn a_broken_sequencer_hangs_nobody() {
+    fn a_broken_sequencer_blocks_no_thread() {
         for round in 0..50 {
             let sequencer = Sequencer::default();
             let reservations: Vec<Reservation> = (0..6).map(|_| sequencer.take(2)).collect();
@@ -319,7 +319,7 @@ mod tests {
                 });
                 let mut published = [false; 10];
                 for _ in 0..7 {
-                    let (writer, done) = results.recv_timeout(PATIENCE).expect("nobody hangs");
+                    let (writer, done) = results.recv_timeout(PATIENCE).expect("no thread hangs");
                     published[writer] = done;
                 }
                 assert!(published[0], "nothing before the first can fail");
@@ -345,10 +345,7 @@ mod tests {
         assert_eq!(sequencer.visible(), 43);
         assert!(sequencer.publish(&one));
         sequencer.break_off();
-        assert!(
-            sequencer.wait_visible(44),
-            "what is visible needs no waiting"
-        );
+        assert!(sequencer.wait_visible(44), "visible entries need no wait");
         assert!(!sequencer.wait_visible(45));
     }
 }

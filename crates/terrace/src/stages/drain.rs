@@ -150,9 +150,9 @@ impl EntryCount {
     pub(crate) fn check(&self) -> Result<()> {
         match self.expected {
             Some(expected) if expected != self.passed => Err(Error::corruption(format!(
-                "{} entries were found in tables of the pool that have {expected}: links between them are \
-                 damaged; run \"terrace verify\", and restore the database from a copy or rebuild what is \
-                 left with \"terrace repair\"",
+                "{} entries were found in tables of the pool, but {expected} were expected: links \
+                 between them are damaged; run \"terrace verify\", and restore the database from a \
+                 copy or recover the readable data with \"terrace repair\"",
                 self.passed
             ))),
             _ => Ok(()),
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(pending_frees.bytes(), 300);
         other.pass(1);
         one.pass(70);
-        assert_eq!(pending_frees.bytes(), 1000, "no more than it has");
+        assert_eq!(pending_frees.bytes(), 1000, "no more than there are");
         one.restart();
         assert_eq!(pending_frees.bytes(), 0);
         one.pass(5);

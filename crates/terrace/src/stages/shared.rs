@@ -198,7 +198,7 @@ impl Shared {
                 warn,
                 "terrace::stall",
                 self.db,
-                "a writer has waited {waited:.1?} for {}",
+                "a writer waited {waited:.1?} for {}",
                 reason.name()
             );
         }

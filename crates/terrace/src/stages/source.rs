@@ -80,9 +80,8 @@ impl Lookup {
             }),
             Some(EntryKind::Delete) => Ok(Lookup::Deleted),
             Some(EntryKind::RangeDelete) | None => Err(crate::error::Error::corruption(format!(
-                "the node at pool offset {:#x} has the unknown kind {}; restore the database \
-                 from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                "the node at pool offset {:#x} has the unknown kind {}; restore the database from \
+                 a copy, or recover the readable data with \"terrace repair\"",
                 node.off, node.header.kind
             ))),
         }

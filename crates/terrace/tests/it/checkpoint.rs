@@ -237,7 +237,7 @@ fn check_deletes_and_expiry(design: Design, medium: Medium, depth: u32) {
 /// A copy made during writes is the database at one instant: it contains each batch entirely or not
 /// at all, everything that was acknowledged before it started, and nothing of a later instant.
 #[test]
-fn a_copy_beside_writers_is_one_moment() {
+fn a_copy_during_writes_is_one_moment() {
     const KEYS: u64 = 200;
     for design in Design::ALL {
         for medium in [Medium::Dax, Medium::Dram] {
@@ -293,7 +293,7 @@ fn a_copy_beside_writers_is_one_moment() {
 /// A long copy holds no space: while it is made, a small pool takes overwrites of many times its
 /// size, as usual.
 #[test]
-fn writers_beside_a_long_copy_find_room() {
+fn writers_find_space_during_a_long_copy() {
     const KEYS: u32 = 500;
     let value = |n: u32| vec![n as u8; 600];
     for medium in [Medium::Dax, Medium::Mapped, Medium::Dram] {
@@ -342,7 +342,7 @@ fn a_copy_replaces_nothing() {
     for (target, part) in [
         ("db", "is not empty"),
         ("file", "is a file"),
-        ("full", "it has mine"),
+        ("full", "it contains mine"),
     ] {
         let refused = db.checkpoint(folder.path().join(target)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);

@@ -201,7 +201,7 @@ fn drains_and_merges_miss_lost_entries() {
 /// Merges and drains that start, continue and end during verify do not change its result: no
 /// problems.
 #[test]
-fn verify_beside_merges_finds_nothing() {
+fn verify_during_merges_finds_nothing() {
     for design in settings::designs_in_pool() {
         let folder = scratch().unwrap();
         let mut options = settings::small_of(design, Medium::Dax);

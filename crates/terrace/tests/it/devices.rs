@@ -185,7 +185,7 @@ fn openings_that_end_early_leave_room_for_the_next() {
 /// that removes no key without its range delete, so each range is there entirely or not at all, and
 /// those deleted first go first.
 #[test]
-fn a_power_loss_beside_range_deletes_on_a_full_device_takes_no_keys() {
+fn a_power_loss_during_range_deletes_on_a_full_device_loses_no_keys() {
     const PIECES: u32 = 16;
     for (seed, medium) in [(1, Medium::Dax), (2, Medium::Mapped), (3, Medium::Mapped)] {
         let faults = PoolFaults::new();

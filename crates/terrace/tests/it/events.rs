@@ -132,7 +132,7 @@ fn number(message: &str, what: &str) -> u64 {
 
 /// An open, each job that has done something, and a close are logged once, with what they did.
 #[test]
-fn openings_jobs_and_closes_are_told_of_once() {
+fn openings_jobs_and_closes_are_logged_once() {
     let media = [Medium::Dax, Medium::Dram];
     let all = Design::ALL.into_iter();
     for (design, medium) in all.flat_map(|design| media.map(|medium| (design, medium))) {
@@ -157,8 +157,8 @@ fn openings_jobs_and_closes_are_told_of_once() {
             Design::Leveled => "drain",
             _ => "flush",
         };
-        let flush = seen.one(Level::Debug, "terrace::job", " job has moved");
-        let wanted = format!(": a {kind} job has moved 20 entries in ");
+        let flush = seen.one(Level::Debug, "terrace::job", " job moved");
+        let wanted = format!(": a {kind} job moved 20 entries in ");
         assert!(flush.contains(&wanted), "{flush}");
         let added = match design {
             Design::Leveled => ": 1 file added",
@@ -220,7 +220,7 @@ fn openings_jobs_and_closes_are_told_of_once() {
 
 /// A long wait of a writer is logged when it ends, with reason and duration; short waits are not.
 #[test]
-fn long_stalls_are_told_of() {
+fn long_stalls_are_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let fs = FaultFs::new(Arc::new(OsFs));
@@ -238,7 +238,7 @@ fn long_stalls_are_told_of() {
         db.put(key(n), SECRET.repeat(100)).unwrap();
     }
     fs.slow_writes(Duration::from_millis(150));
-    let stalls = || seen.find(Level::Warn, "terrace::stall", "a writer has waited ");
+    let stalls = || seen.find(Level::Warn, "terrace::stall", "a writer waited ");
     let mut written = 0;
     while stalls().is_empty() && written < 2000 {
         db.put(key(written), SECRET.repeat(100)).unwrap();
@@ -247,7 +247,7 @@ fn long_stalls_are_told_of() {
     fs.slow_writes(Duration::ZERO);
     let (stalls, metrics) = (stalls(), db.metrics().stalls);
     for stall in &stalls {
-        let (_, waited) = stall.split_once(" has waited ").unwrap();
+        let (_, waited) = stall.split_once(" waited ").unwrap();
         let (waited, _) = waited.split_once(" for ").unwrap();
         let millis = match waited.strip_suffix("ms") {
             Some(millis) => millis.parse::<f64>().unwrap(),
@@ -283,7 +283,7 @@ fn long_stalls_are_told_of() {
 /// A full disk, jobs that it refuses, and its recovery are logged, refusals with decreasing
 /// frequency.
 #[test]
-fn a_full_disk_is_told_of() {
+fn a_full_disk_is_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let (place, quota, _) = on_a_disk_of(2 << 20, folder.path());
@@ -303,11 +303,7 @@ fn a_full_disk_is_told_of() {
             .find(Level::Warn, "terrace::job", "the disk is full")
             .is_empty()
     );
-    let refused = seen.find(
-        Level::Warn,
-        "terrace::job",
-        " job was refused by a full disk, ",
-    );
+    let refused = seen.find(Level::Warn, "terrace::job", " a full disk refused a ");
     let count = db.metrics().retries.count;
     assert!(
         !refused.is_empty() && refused.len() as u64 * 2 < count,
@@ -315,12 +311,12 @@ fn a_full_disk_is_told_of() {
     );
     for message in &refused {
         let what = if message.contains(" 1 time ") {
-            " time by"
+            " time so far"
         } else {
-            " times by"
+            " times so far"
         };
         assert!(number(message, what).is_power_of_two(), "{message}");
-        assert!(message.contains("tries again within "), "{message}");
+        assert!(message.contains("it retries within "), "{message}");
         assert!(message.contains("cannot "), "the reason: {message}");
     }
     quota.set_room(64 << 20);
@@ -329,7 +325,7 @@ fn a_full_disk_is_told_of() {
     seen.one(
         Level::Info,
         "terrace::job",
-        "the disk has room for logs again",
+        "the disk has space for logs again",
     );
 }
 
@@ -341,7 +337,7 @@ fn fill_a_memtable(db: &Db) {
 
 /// Syncs of logs for a range delete, which let it free what it covers, are logged.
 #[test]
-fn a_sync_for_range_deletes_is_told_of() {
+fn a_sync_for_range_deletes_is_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let db = Db::open(
@@ -353,13 +349,13 @@ fn a_sync_for_range_deletes_is_told_of() {
     db.drain().unwrap();
     db.delete_range::<&str>(..).unwrap();
     db.wait_idle().unwrap();
-    let synced = "so that range deletes in them give room back";
+    let synced = "so that their range deletes can free space";
     seen.one(Level::Debug, "terrace::job", synced);
 }
 
 /// A failure stops the store and is logged once, even if calls are refused afterwards.
 #[test]
-fn a_stop_is_told_of_once() {
+fn a_stop_is_logged_once() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let fs = FaultFs::new(Arc::new(OsFs));
@@ -384,17 +380,17 @@ fn a_stop_is_told_of_once() {
             ErrorKind::Stopped
         );
     }
-    let stop = seen.one(Level::Error, "terrace::failure", "the store has stopped");
+    let stop = seen.one(Level::Error, "terrace::failure", "the store stopped");
     assert!(stop.contains("a broken disk"), "{stop}");
     db.close().unwrap_err();
-    seen.one(Level::Warn, "terrace::open", "a close has failed after ");
+    seen.one(Level::Warn, "terrace::open", "close failed after ");
     assert!(seen.find(Level::Info, "terrace::open", "closed").is_empty());
 }
 
 /// Damage is logged when a read first finds it, and when verify has counted all of it, without
 /// keys.
 #[test]
-fn damage_is_told_of() {
+fn damage_is_logged() {
     let folder = scratch().unwrap();
     let seen = Seen::of(folder.path());
     let options = settings::small_of(Design::Leveled, Medium::Dax);
@@ -418,9 +414,9 @@ fn damage_is_told_of() {
         assert!(db.iter().unwrap().any(|pair| pair.is_err()));
         assert!((0..40).any(|n| db.get(key(n)).is_err()));
     }
-    seen.one(Level::Warn, "terrace::failure", "a read has found damage");
+    seen.one(Level::Warn, "terrace::failure", "a read found damage");
     let report = db.verify(&mut |_| {}).unwrap();
-    let found = seen.one(Level::Warn, "terrace::failure", "verify has found ");
+    let found = seen.one(Level::Warn, "terrace::failure", "verify found ");
     assert_eq!(number(&found, " problem") as usize, report.problems.len());
     assert!(
         seen.all()

@@ -159,7 +159,7 @@ fn failing_pools_lose_nothing() {
             match failure {
                 Some(failure) => expect_clear(&failure),
                 None if calls < n => break,
-                None => assert!(!sync, "sync {n} failed and nobody was told"),
+                None => assert!(!sync, "sync {n} failed without a report"),
             }
             failures += 1;
         }

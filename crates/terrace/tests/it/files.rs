@@ -105,7 +105,7 @@ fn a_full_disk_refuses_writes_and_comes_back() {
 
 /// A flush with a full pool and disk is refused like a put, and succeeds once there is space.
 #[test]
-fn a_flush_beside_a_full_disk_is_refused() {
+fn a_flush_on_a_full_disk_is_refused() {
     for workers in [Workers::Manual, Workers::Threads(1)] {
         let folder = scratch().unwrap();
         let fs = FaultFs::new(Arc::new(OsFs));

@@ -100,7 +100,7 @@ fn a_forked_child_is_refused_and_changes_nothing() {
 /// Writers interrupted by a close have written all of a batch or nothing, and change nothing after
 /// it has returned.
 #[test]
-fn a_close_beside_writers_leaves_a_whole_database() {
+fn a_close_during_writes_leaves_an_intact_database() {
     const ROUNDS: u64 = 60;
     for (design, medium) in [
         (Design::MioDb, Medium::Dax),

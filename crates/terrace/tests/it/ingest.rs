@@ -304,7 +304,10 @@ fn an_ingest_that_fails_leaves_nothing() {
         }
         let refused = ingest.add(key(1999), "again").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid);
-        assert!(refused.to_string().contains("not above"), "{refused}");
+        assert!(
+            refused.to_string().contains("not greater than"),
+            "{refused}"
+        );
         ingest.add(key(2000), "goes on").unwrap();
         drop(ingest);
         assert_eq!((files(), allocated()), (0, at_first), "{design}");
@@ -423,7 +426,7 @@ fn an_ingest_moves_what_is_in_its_way_only() {
 /// With concurrent writers of the same keys, each key takes its values in order, an ingest shows in
 /// all keys or in none at every moment, and no reader goes back to an earlier state.
 #[test]
-fn ingests_beside_writers_are_atomic() {
+fn ingests_during_writes_are_atomic() {
     const KEYS: u32 = 300;
     for design in Design::ALL {
         let folder = scratch().unwrap();

@@ -62,7 +62,7 @@ fn look(db: &Db, space: &Keyspace, turn: usize) -> Result<usize> {
 /// While a keyspace is dropped and purged, each read returns all of it or `Invalid`, and after the
 /// first `Invalid` only that.
 #[test]
-fn a_read_beside_a_drop_sees_all_of_the_keyspace_or_is_refused() {
+fn a_read_during_a_drop_sees_all_of_the_keyspace_or_is_refused() {
     for (design, medium) in DESIGNS {
         let (_folder, db) = opened(design, medium, Workers::Threads(2));
         let begun = Instant::now();

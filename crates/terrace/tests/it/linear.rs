@@ -29,7 +29,7 @@ fn concurrent_answers_are_explained_by_an_order() {
                 writes: 300,
                 spread: if seed % 2 == 0 { 1 } else { 40 },
             };
-            let folder = scratch().expect("a folder");
+            let folder = scratch().expect("a directory");
             match run.run(folder.path()) {
                 Ok(tally) => println!("{design} on {medium}, seed {seed}: {tally:?}"),
                 Err(failure) => panic!("{design} on {medium}, seed {seed}: {failure}"),

@@ -39,7 +39,7 @@ fn random_calls_agree_with_a_map_without_a_pool() {
 /// Open iterators see the state of the time they were opened, between any two steps of large merges
 /// and drains.
 #[test]
-fn iterators_beside_single_steps_agree_with_a_map() {
+fn iterators_during_single_steps_agree_with_a_map() {
     for seed in seeds::seeds(24) {
         let options = settings::varied(&settings::small(Medium::Dax), (seed / 2) as u8);
         let script = scans_beside_steps(seed);
@@ -89,7 +89,7 @@ fn random_calls_agree_with_a_map_over_files() {
 
 /// The same holds while threads of the store flush, merge and drain.
 #[test]
-fn random_calls_agree_with_a_map_beside_workers() {
+fn random_calls_agree_with_a_map_during_background_work() {
     for medium in [Medium::Dax, Medium::Dram] {
         for seed in seeds::seeds(10) {
             let mut options = settings::small(medium);

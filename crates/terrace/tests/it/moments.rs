@@ -166,7 +166,7 @@ fn a_key_that_is_replaced_in_time_is_never_absent() {
 
 /// A read of several keys never shows one that has expired together with one written after that.
 #[test]
-fn a_key_that_has_expired_is_not_shown_beside_later_ones() {
+fn an_expired_key_is_not_shown_with_later_ones() {
     for (design, medium) in DESIGNS {
         type Both = fn(&Db) -> (bool, bool);
         let reads: [(&str, Both); 3] = [

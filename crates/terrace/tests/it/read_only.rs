@@ -145,10 +145,7 @@ fn reading_changes_nothing() {
             assert!(pairs(&owner) == held);
             let reader = Db::open(&path, to_read(&options)).unwrap_err();
             assert_eq!(reader.kind(), ErrorKind::Locked);
-            assert!(
-                reader.to_string().contains("open to be written"),
-                "{reader}"
-            );
+            assert!(reader.to_string().contains("open for writing"), "{reader}");
         }
     }
 }

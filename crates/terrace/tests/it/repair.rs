@@ -250,7 +250,7 @@ fn tables_may_be_lost() {
 /// With any byte changed in any file, and any file truncated or removed, nothing is invented, and
 /// every changed value is reported.
 #[test]
-fn random_damage_is_told_of() {
+fn random_damage_is_reported() {
     let mut outcomes = BTreeMap::new();
     for seed in seeds::seeds(3) {
         let mut rng = fastrand::Rng::with_seed(seed);

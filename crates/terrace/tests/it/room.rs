@@ -252,7 +252,7 @@ fn a_close_without_room_loses_no_volatile_entry() {
 
 /// Jobs refused by a full disk are reported with the reason, while they wait and afterwards.
 #[test]
-fn refused_jobs_are_told_of() {
+fn refused_jobs_are_reported() {
     on_a_small_disk(|db, fs, _| {
         assert_eq!(db.metrics().retries, Default::default());
         fill(&db);

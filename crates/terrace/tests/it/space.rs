@@ -132,7 +132,7 @@ fn fill_behind_a_reader(db: &Db) -> terrace::Iter {
 
 /// With an idle reader, puts fail as `Full` after a bounded wait, and deletes succeed.
 #[test]
-fn an_idle_reader_hangs_nobody() {
+fn an_idle_reader_blocks_no_thread() {
     let folder = scratch().unwrap();
     let db = Db::open(folder.path(), options(Workers::Threads(2))).unwrap();
     let reader = fill_behind_a_reader(&db);

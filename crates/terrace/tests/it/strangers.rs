@@ -489,7 +489,8 @@ fn a_repair_leaves_out_what_is_of_another_database() {
                         .iter()
                         .find(|part| part.path == from.join(name));
                     part.is_some_and(|part| {
-                        part.state == PartState::Ignored && part.note.contains("of the database")
+                        part.state == PartState::Ignored
+                            && part.note.contains("belongs to database")
                     })
                 };
                 for name in foreign.iter().map(String::as_str).chain(swapped) {

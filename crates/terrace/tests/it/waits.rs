@@ -74,7 +74,7 @@ fn everywhere(what: &str, call: &dyn Fn(&Db)) {
 /// While a slow disk takes one memtable, writers fill the maximum number of them: the thread that
 /// flushes makes new ones in between. All data is there afterwards.
 #[test]
-fn memtables_are_made_beside_a_flush() {
+fn memtables_are_created_during_a_flush() {
     let folder = scratch().unwrap();
     let fs = FaultFs::new(Arc::new(OsFs));
     let place = Place {
@@ -143,12 +143,12 @@ fn a_memtable_is_made_by_one() {
 }
 
 #[test]
-fn flushes_end_beside_writers() {
+fn flushes_end_during_writes() {
     everywhere("a flush", &|db| db.flush().unwrap());
 }
 
 #[test]
-fn compactions_of_ranges_end_beside_writers() {
+fn compactions_of_ranges_end_during_writes() {
     everywhere("a compaction", &|db| {
         let (from, to) = (1000u32.to_be_bytes(), 2000u32.to_be_bytes());
         db.compact_range(from..to).unwrap();
@@ -156,7 +156,7 @@ fn compactions_of_ranges_end_beside_writers() {
 }
 
 #[test]
-fn ingests_end_beside_writers() {
+fn ingests_end_during_writes() {
     everywhere("an ingest", &|db| {
         let Ok(mut ingest) = db.ingest() else {
             // MioDb in plain memory has no ingest.

@@ -27,7 +27,7 @@ pub(crate) fn check(sources: &[Source], places: &Places<'_>, violations: &mut Ve
             let (first, line) = first_import(&graph, &circle);
             let names: Vec<&str> = circle.iter().map(|path| &path[src.len()..]).collect();
             let advice = format!(
-                "{} files import one another: {}; move what two of them share below both",
+                "{} files import one another: {}; move the shared part below them",
                 names.len(),
                 names.join(", ")
             );

@@ -145,7 +145,10 @@ fn judge(
     }
     let advice = match from[0].as_str() {
         STAGES if from.len() >= 3 => {
-            format!("a stage must not import its sibling `{shown}`; move what both use to `parts`")
+            format!(
+                "a stage must not import its sibling `{shown}`; move the shared part to \
+                     `parts`"
+            )
         }
         STAGES => format!("the contracts must not name `{shown}`; designs/ imports it by its path"),
         _ => format!("only designs/ names a concrete stage; use the contracts, not `{shown}`"),

@@ -54,7 +54,7 @@ fn judge(document: &str, target: &str, paths: &BTreeSet<String>) -> Option<Strin
     }
     let resolved = parts.join("/");
     let exists = resolved.is_empty() || paths.contains(&resolved);
-    (!exists).then(|| format!("`{target}` does not exist; mend the link or add the file"))
+    (!exists).then(|| format!("`{target}` does not exist; fix the link or add the file"))
 }
 
 /// The line with its code spans blanked; what stands in them is no link.

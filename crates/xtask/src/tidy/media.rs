@@ -19,7 +19,7 @@ const UNSAFE_PLACES: &[(&str, &str)] = &[
     ),
     (
         "crates/terrace-testkit/src/heap.rs",
-        "an allocator that counts, which is unsafe to be one",
+        "a counting allocator; implementing one is unsafe",
     ),
 ];
 
@@ -59,7 +59,10 @@ pub(crate) fn check(source: &Source, test: bool, violations: &mut Vec<Violation>
                 if call && store && !is_explained(source, token.line) {
                     report(
                         "persist-comment",
-                        format!("say in a `PERSIST:` comment what `{word}` makes durable first"),
+                        format!(
+                            "add a `PERSIST:` comment that says what `{word}` makes durable \
+                                 first"
+                        ),
                     );
                 }
             }

@@ -105,7 +105,7 @@ fn declarations(source: &Source) -> Vec<Declared> {
 fn check_names(source: &Source, violations: &mut Vec<Violation>) {
     let mut report = |line: usize, name: &str| {
         if EMPTY_NAMES.contains(&name) {
-            let advice = format!("`{name}` says nothing; name the module after what it does");
+            let advice = format!("`{name}` says nothing; name the module after its purpose");
             violations.push(Violation::new(&source.path, line, "module-name", advice));
         }
     };

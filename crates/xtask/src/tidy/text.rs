@@ -31,7 +31,7 @@ pub(crate) fn check(path: &str, content: &[u8], violations: &mut Vec<Violation>)
     }
     let text = String::from_utf8_lossy(content);
     if !text.starts_with("//!") {
-        let advice = "start the file with a `//!` line that says what the file is";
+        let advice = "start the file with a `//!` line that describes its contents";
         violations.push(Violation::new(path, 1, "header", advice));
     }
     for (index, line) in text.lines().enumerate() {

@@ -79,7 +79,7 @@ impl Store for LevelDb {
             medium: "files".to_string(),
             durability: durability.to_string(),
             settings: self.settings.clone(),
-            counted_by: "the process: what it handed to write calls",
+            counted_by: "the process: bytes passed to write calls",
         }
     }
 

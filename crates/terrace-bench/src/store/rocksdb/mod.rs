@@ -157,8 +157,8 @@ impl Store for RocksDb {
             medium: "files".to_string(),
             durability: durability.to_string(),
             settings: self.settings.clone(),
-            counted_by: "RocksDB for the log, rounded to 10 MiB; the rest is what the process handed \
-                         to write calls",
+            counted_by: "RocksDB for the log, rounded to 10 MiB; the process, for the rest: bytes \
+                         passed to write calls",
         }
     }
 

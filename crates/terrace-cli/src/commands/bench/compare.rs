@@ -48,14 +48,15 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
     present(&comparison, &found, &report)?;
     if let Some(why) = &found.ended_early {
         return Err(CliError::Failed(format!(
-            "{why} after {} of {} runs; the same command goes on with the next one",
+            "{why} after {} of {} runs; run the same command again to continue",
             found.done, found.planned
         )));
     }
     match found.cells.failures().len() {
         0 => Ok(()),
         runs => Err(CliError::Failed(format!(
-            "{runs} of {} runs failed; the report says how, and the same command tries them again",
+            "{runs} of {} runs failed; see the report, and run the same command again to retry \
+             them",
             found.planned
         ))),
     }
@@ -68,7 +69,7 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), CliError> {
     let found = results::read(&path).map_err(|e| CliError::Failed(e.to_string()))?;
     if found.records.is_empty() {
         return Err(CliError::Failed(format!(
-            "{} has no results: terrace bench compare {} makes some",
+            "{} has no results: run \"terrace bench compare {}\" first",
             path.display(),
             args.file.display()
         )));
@@ -87,7 +88,7 @@ fn present(comparison: &Comparison, found: &Outcome, folder: &Path) -> Result<()
     let mut text = String::new();
     found
         .write(&mut text, comparison)
-        .map_err(|e| CliError::Failed(format!("the summary cannot be written: {e}")))?;
+        .map_err(|e| CliError::Failed(format!("cannot write the summary: {e}")))?;
     let mut out = Output::new();
     out.line(text.trim_end())?;
     out.line(format_args!(

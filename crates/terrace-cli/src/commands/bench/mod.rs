@@ -64,7 +64,8 @@ fn print_records(config: &BenchConfig) -> Result<(), CliError> {
 fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> {
     if store.record_trace.is_some() {
         return Err(CliError::Usage(
-            "bench records no trace of itself: record one of another command, or of your program"
+            "bench does not record traces: use --record-trace with another command, or \
+             DbBuilder::trace in a program"
                 .to_string(),
         ));
     }
@@ -198,7 +199,7 @@ fn check_options_of(kind: StoreKind, store: &StoreArgs) -> Result<(), CliError> 
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((name, _)) => Err(CliError::Usage(format!(
-            "{name} is an option of Terrace; {kind} has no such thing: leave it out"
+            "{name} is an option of Terrace that {kind} does not have: omit it"
         ))),
         None => Ok(()),
     }

@@ -131,14 +131,18 @@ fn summary(found: &LogSummary, out: &mut Output, json: bool) -> Result<(), CliEr
     fact(out, "records", found.records)?;
     fact(out, "bytes used", units::bytes(found.bytes))?;
     if found.torn {
-        fact(out, "end", "a record that was begun and not finished")?;
+        fact(out, "end", "an incomplete record")?;
     }
     if found.stranded > 0 {
-        let text = "records that a replay does not come to";
-        fact(out, "behind it", format_args!("{} {text}", found.stranded))?;
+        let text = "records beyond the end of a replay";
+        fact(
+            out,
+            "not replayed",
+            format_args!("{} {text}", found.stranded),
+        )?;
     }
     if found.problems == 0 {
-        out.line("the log is sound")?;
+        out.line("the log is intact")?;
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ fn summary(found: &ManifestSummary, out: &mut Output, json: bool) -> Result<(), 
     fact(out, "generation", found.generation)?;
     fact(out, "edits", found.edits)?;
     if found.torn {
-        fact(out, "end", "an edit that was begun and not finished")?;
+        fact(out, "end", "an incomplete edit")?;
     }
     out.line("state")?;
     found
@@ -105,7 +105,7 @@ fn summary(found: &ManifestSummary, out: &mut Output, json: bool) -> Result<(), 
         .iter()
         .try_for_each(|change| print(change, out))?;
     if found.problems == 0 {
-        out.line("the manifest is sound")?;
+        out.line("the manifest is intact")?;
     }
     Ok(())
 }

@@ -87,7 +87,7 @@ fn summary(found: &TableSummary, out: &mut Output, json: bool) -> Result<(), Cli
     fact(out, "blocks read", found.blocks)?;
     fact(out, "entries read", found.entries)?;
     if found.problems == 0 {
-        out.line("the table is sound")?;
+        out.line("the table is intact")?;
     }
     Ok(())
 }

@@ -137,7 +137,10 @@ fn extents_of_many_threads_do_not_overlap() {
                             held.swap_remove(random.usize(0..held.len()));
                         let len = extent.len() as usize;
                         let bytes = extent.region().bytes(extent.off(), len).expect("mapped");
-                        assert!(bytes.iter().all(|b| *b == mark), "nobody else wrote here");
+                        assert!(
+                            bytes.iter().all(|b| *b == mark),
+                            "no other thread wrote here"
+                        );
                     } else if let Ok(extent) = pool.alloc(random.u64(1..40_000)) {
                         let mark = thread * 60 + (turn % 60) as u8;
                         let len = extent.len() as usize;
@@ -174,7 +177,7 @@ fn a_pool_grows_to_its_cap() {
         matches!(error, AllocError::Full { wanted: 20_480, cap: 1_048_576, free } if free < 20_480)
     );
     assert!(
-        error.to_string().contains("no room for 20480 bytes"),
+        error.to_string().contains("no space for 20480 bytes"),
         "{error}"
     );
     assert_eq!(held.len(), ((1 << 20) - (16 << 10)) / 20_480);

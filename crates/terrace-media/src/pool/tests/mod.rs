@@ -23,7 +23,7 @@ fn file(dir: &Path) -> PoolConfig {
 /// After a clean close, a pool opens with its roots and bytes, and reports `Clean`.
 #[test]
 fn reopens_with_what_it_held() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let machine = Machine::new(1, Medium::Dax);
     for config in [
         file(dir.path()),
@@ -99,7 +99,7 @@ fn closed(dir: &Path) -> PoolConfig {
 /// An open pool cannot be opened again, by this process or another, until it is closed.
 #[test]
 fn an_open_pool_is_locked() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = file(dir.path());
     let pool = Pool::create(config.clone()).expect("created");
     let locked = error(Pool::open(config.clone()));
@@ -129,7 +129,7 @@ fn an_open_pool_is_locked() {
 /// that is starting.
 #[test]
 fn a_lock_held_for_a_moment_is_waited_for() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = closed(dir.path());
     let file = std::fs::File::open(dir.path().join("pool")).expect("the pool's file");
     file.lock().expect("locked");
@@ -145,7 +145,7 @@ fn a_lock_held_for_a_moment_is_waited_for() {
 /// A second creation is refused and changes nothing; an empty file at the path does not matter.
 #[test]
 fn a_pool_is_made_once() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = closed(dir.path());
     assert!(matches!(
         error(Pool::create(config.clone())),
@@ -153,7 +153,7 @@ fn a_pool_is_made_once() {
     ));
     assert_eq!(Pool::open(config).expect("opened").root(3), 33);
 
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = file(dir.path());
     assert!(matches!(
         error(Pool::open(config.clone())),
@@ -181,7 +181,7 @@ fn a_pool_is_made_once() {
 /// Paths and files that cannot hold a pool give a specific error.
 #[test]
 fn impossible_places_are_explained() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let folder = config(Backing::File(dir.path().to_owned()));
     for result in [Pool::create(folder.clone()), Pool::open(folder)] {
         let error = error(result);
@@ -203,7 +203,7 @@ fn impossible_places_are_explained() {
         Ok(_) => assert!(may_write),
         Err(error) => {
             assert!(!may_write);
-            assert!(error.to_string().contains("can be written to"), "{error}");
+            assert!(error.to_string().contains("a writable file"), "{error}");
         }
     }
 }
@@ -236,7 +236,7 @@ fn senseless_configurations_are_refused() {
 /// The cap can be raised on reopening, but not below the size of the pool.
 #[test]
 fn the_cap_can_be_raised() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let simulated = config(Backing::Simulated(Machine::new(1, Medium::Dax)));
     for config in [file(dir.path()), simulated] {
         let pool = Pool::create(config.clone()).expect("created");
@@ -266,7 +266,7 @@ fn the_cap_can_be_raised() {
 /// Trimming frees the bytes after the last extent, and the pool opens and grows as before.
 #[test]
 fn trim_gives_the_tail_back() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let simulated = config(Backing::Simulated(Machine::new(1, Medium::Dax)));
     for config in [file(dir.path()), simulated] {
         let pool = Pool::create(config.clone()).expect("created");
@@ -292,10 +292,7 @@ fn trim_gives_the_tail_back() {
         let again = pool.alloc(500_000).expect("allocated");
         assert_eq!(again.span(), gone);
         let bytes = pool.region().bytes(again.off(), 4096).expect("mapped");
-        assert!(
-            bytes.iter().all(|b| *b == 0),
-            "bytes that came back are zero"
-        );
+        assert!(bytes.iter().all(|b| *b == 0), "reused bytes are zero");
         pool.trim();
         assert_eq!(again.len() + kept.len(), pool.usage().allocated);
     }
@@ -339,8 +336,8 @@ fn impossible_extents_are_not_adopted() {
 /// The next open reports how a pool ended: closed, crashed in this boot, or power lost, which
 /// remains until it is repaired.
 #[test]
-fn the_last_shutdown_is_told() {
-    let dir = tempfile::tempdir().expect("a folder");
+fn the_last_shutdown_is_reported() {
+    let dir = tempfile::tempdir().expect("a directory");
     let config = closed(dir.path());
     let reopened = || Pool::open(config.clone()).expect("opened");
     assert_eq!(reopened().shutdown(), Shutdown::Clean);
@@ -363,7 +360,7 @@ fn the_last_shutdown_is_told() {
     let reopened = || Pool::open(config.clone()).expect("opened");
     assert_eq!(reopened().shutdown(), Shutdown::PowerLost);
     let pool = reopened();
-    assert_eq!(pool.shutdown(), Shutdown::PowerLost, "nobody repaired it");
+    assert_eq!(pool.shutdown(), Shutdown::PowerLost, "nothing repaired it");
     pool.mark_recovered().expect("marked");
     drop(pool);
     assert_eq!(reopened().shutdown(), Shutdown::Crashed);
@@ -409,7 +406,7 @@ fn pages_are_lost_where_the_pool_was_mapped() {
 /// Prefaulting by extent, all at once or never gives the same pool.
 #[test]
 fn prefaulting_changes_nothing_but_time() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     for (i, prefault) in [Prefault::Ahead, Prefault::All, Prefault::None]
         .into_iter()
         .enumerate()
@@ -445,7 +442,7 @@ fn prefaulting_changes_nothing_but_time() {
 /// The caches count as durable only if every region of persistent memory reports it.
 #[test]
 fn durable_caches_are_detected() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let durable = || medium::caches_are_durable_in(dir.path());
     assert!(!medium::caches_are_durable_in(&dir.path().join("nothing")));
     assert!(!durable());
@@ -468,7 +465,7 @@ fn durable_caches_are_detected() {
 /// again.
 #[test]
 fn a_full_device_is_known_ahead_of_need() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let faults = PoolFaults::new();
     let pool = Pool::create(PoolConfig {
         grow_bytes: 4096,
@@ -483,39 +480,39 @@ fn a_full_device_is_known_ahead_of_need() {
     assert!(!ahead.is_device_full() && ahead.limit == ahead.cap);
     let room = ahead.committed + 8192;
     faults.set_room(room);
-    held.push(pool.alloc(32 << 10).expect("there ahead"));
+    held.push(pool.alloc(32 << 10).expect("allocated ahead"));
     let full = pool.usage();
     assert!(full.is_device_full(), "{full:?}");
     assert!(full.limit <= room && full.cap == ahead.cap, "{full:?}");
     assert_eq!(full.free, full.largest_free, "{full:?}");
     assert!(!full.fits([full.free, 4096]) && full.fits([full.free, 0]));
-    assert!(!pool.look_for_room(), "the device is full still");
+    assert!(!pool.look_for_room(), "the device is still full");
     let beyond = pool.alloc(full.free + 16_384);
     assert!(matches!(beyond, Err(AllocError::Full { .. })));
-    held.push(pool.alloc(full.free).expect("what it says"));
+    held.push(pool.alloc(full.free).expect("the reported value"));
     assert_eq!(pool.usage().free, 0);
     faults.set_room(0);
     assert!(pool.look_for_room());
     assert!(!pool.usage().is_device_full());
     held.push(pool.alloc(256 << 10).expect("grown"));
-    assert!(!pool.look_for_room(), "there is nothing to look for");
+    assert!(!pool.look_for_room(), "no search is needed");
     let grown = pool.usage();
     pool.grow_ahead(grown.committed - grown.allocated + (16 << 10));
     assert!(pool.usage().committed > grown.committed);
     faults.set_room(pool.usage().committed);
     pool.grow_ahead(256 << 10);
-    assert!(pool.usage().is_device_full(), "what is needed does not fit");
+    assert!(pool.usage().is_device_full(), "the needed bytes do not fit");
 }
 
 /// A pool limited to a part of its device grows up to that part and then counts as full. A pool
 /// that is already larger keeps its size.
 #[test]
 fn a_pool_keeps_to_its_part_of_a_device() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let pool = Pool::create(file(dir.path())).expect("created");
     let room = pool
         .device_room()
-        .expect("a file system tells its free bytes");
+        .expect("a file system reports its free bytes");
     assert!(room > pool.usage().committed, "{room}");
     let part = pool.usage().committed + (100 << 10);
     pool.grow_to_at_most(part);
@@ -553,7 +550,7 @@ fn a_place_below_ends_before_its_limit() {
     let full = pool.alloc_below(8 << 10, limit);
     assert!(
         matches!(full, Err(AllocError::Full { .. })),
-        "4 KiB are left below, more above"
+        "4 KiB are free below, more above"
     );
     pool.alloc_below(4 << 10, limit).expect("allocated");
 }
@@ -570,11 +567,11 @@ fn a_tight_place_is_the_shortest() {
     let tight = pool.alloc_tight(6 << 10).expect("allocated");
     assert_eq!(tight.span(), spans[2], "the hole of 8 KiB");
     let tight = pool.alloc_tight(6 << 10).expect("allocated");
-    assert_eq!(tight.off(), spans[4].off, "that of 16");
+    assert_eq!(tight.off(), spans[4].off, "the hole of 16 KiB");
     let first = pool.alloc(6 << 10).expect("allocated");
     assert_eq!(
         first.off(),
         spans[0].off,
-        "any other goes to the first place"
+        "any other goes into the first fitting hole"
     );
 }

@@ -43,7 +43,7 @@ fn patch(path: &Path, slot: u64, at: usize, bytes: &[u8]) {
 /// state; after both are damaged, it is refused with the offset.
 #[test]
 fn one_damaged_slot_loses_nothing() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = closed(dir.path());
     let path = dir.path().join("pool");
     for slot in SLOTS {
@@ -69,7 +69,7 @@ fn one_damaged_slot_loses_nothing() {
 #[test]
 fn a_newer_format_is_refused() {
     for slot in SLOTS {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a directory");
         let config = closed(dir.path());
         patch(
             &dir.path().join("pool"),
@@ -95,7 +95,7 @@ fn a_newer_format_is_refused() {
 /// An unknown feature is refused.
 #[test]
 fn an_unknown_feature_is_refused() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = closed(dir.path());
     for slot in SLOTS {
         patch(
@@ -289,7 +289,7 @@ fn a_kill_and_then_a_power_loss_leave_a_whole_slot() {
 /// A file that is not a pool is refused by `open` and by `create`, and does not change.
 #[test]
 fn a_foreign_file_is_refused_and_kept() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pool");
     for content in [
         &b"a letter to somebody"[..],
@@ -329,7 +329,7 @@ fn a_truncated_file_is_refused() {
         (16 << 10, 64 << 10),
         (40 << 10, 64 << 10),
     ] {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a directory");
         let config = closed(dir.path());
         open_bytes(&dir.path().join("pool"))
             .set_len(len)
@@ -393,7 +393,7 @@ fn roots_change_all_or_none_at_every_crash() {
 /// After a failed sync, further changes of the superblock are refused.
 #[test]
 fn a_failed_sync_is_final() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let faults = PoolFaults::new();
     let config = PoolConfig {
         faults: Some(Arc::clone(&faults)),
@@ -424,7 +424,7 @@ fn a_failed_sync_is_final() {
 /// their pages with the first.
 #[test]
 fn a_failed_sync_of_a_range_is_final_for_all() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let faults = PoolFaults::new();
     let pool = Pool::create(PoolConfig {
         faults: Some(Arc::clone(&faults)),
@@ -481,7 +481,7 @@ fn slots_decode_whatever_they_hold() {
 /// The maximum generation is refused: the next one would be older than all others.
 #[test]
 fn the_last_generation_is_refused() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let config = closed(dir.path());
     let path = dir.path().join("pool");
     for slot in SLOTS {

@@ -134,7 +134,7 @@ pub fn file_log<E: From<Error>>(
     let file = super::open(path)?;
     let len = file
         .len()
-        .map_err(|e| Error::io("learn the length of", path, e))?;
+        .map_err(|e| Error::io("get the length of", path, e))?;
     let span = Span { off: 0, len };
     walk(&*file, path, span, log_file_id(&name), visit)
 }
@@ -169,7 +169,7 @@ pub fn pool_log<E: From<Error>>(
         None => {
             let ids: Vec<_> = places.iter().map(|place| place.id().to_string()).collect();
             Err(E::from(Error::invalid(format!(
-                "there is no log {id} in {}; there are: {}",
+                "there is no log {id} in {}; the logs are: {}",
                 path.as_ref().display(),
                 ids.join(", ")
             ))))

@@ -147,7 +147,7 @@ fn read_file(path: PathBuf) -> Result<Read> {
     let len = file.len().map_err(|e| Error::io("examine", &path, e))?;
     if len > FILE_BYTES_MAX {
         return Err(Error::invalid(format!(
-            "{} has {len} bytes, more than any manifest: name the database's folder or its pool",
+            "{} has {len} bytes, too many for a manifest: give the database's directory or its pool",
             path.display()
         )));
     }
@@ -186,8 +186,8 @@ fn read_pool(pool: PathBuf) -> Result<Read> {
         header = again;
     }
     Err(Error::invalid(format!(
-        "{} names no manifest that stays where it is: its creation did not finish, or it is \
-         rewritten all the time",
+        "cannot find the manifest of {}: the pool's creation did not finish, or the manifest moved \
+         during every read; try again",
         pool.display()
     )))
 }

@@ -158,7 +158,7 @@ impl<E> Kept<E> {
     fn note(&mut self, result: Result<(), E>) -> Result<()> {
         result.map_err(|e| {
             self.0 = Some(e);
-            Error::invalid("the caller ended the walk")
+            Error::invalid("the caller stopped the walk")
         })
     }
 
@@ -212,8 +212,8 @@ fn home_of(path: &Path) -> Result<Home> {
                 (false, false) => Err(Error::new(
                     ErrorKind::Invalid,
                     format!(
-                        "{} has no sound OPTIONS file that says where the pool is, and no file \
-                         \"pool\" or \"MANIFEST\": name the pool's file itself",
+                        "cannot find the pool of {}: OPTIONS is missing or damaged, and there is \
+                         no file \"pool\" or \"MANIFEST\"; give the path of the pool file",
                         path.display()
                     ),
                 )),

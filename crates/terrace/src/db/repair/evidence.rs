@@ -103,7 +103,7 @@ mod tests {
         }
         assert!(!versions.any_twice());
         versions.add(7, 1);
-        assert!(!versions.any_twice(), "it has forgotten the others");
+        assert!(!versions.any_twice(), "earlier versions are forgotten");
         versions.add(7, 1);
         versions.add(7, 1);
         assert!(versions.any_twice());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_link_is_told_from_nodes_in_a_wrong_place() {
+    fn a_damaged_link_differs_from_misplaced_nodes() {
         assert!(!links(&[]).are_mixed_up());
         for to in [0, 64, 4096, !7] {
             assert!(!links(&[(50, to)]).are_mixed_up(), "{to}");

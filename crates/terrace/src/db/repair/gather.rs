@@ -140,7 +140,7 @@ pub(super) fn tables(
         let path = source
             .dir
             .join(crate::stages::file_names::table_file_name(meta.number));
-        let note = "the manifest names it, and there is no such file";
+        let note = "the manifest names this file, but it does not exist";
         let place = (path.clone(), None, meta.number);
         findings.part("table", place, PartState::Missing, 0, note);
         findings.lose(
@@ -170,7 +170,7 @@ fn table(
             let taken = take_table_entry(entry, gathered);
             let taken = taken.map(|known| {
                 if !known {
-                    let text = format!("an entry of the unknown kind {}", entry.kind);
+                    let text = format!("an entry has the unknown kind {}", entry.kind);
                     first.get_or_insert((0, text, true));
                 }
             });
@@ -232,7 +232,8 @@ fn table(
     });
     if let Some(meta) = unlike {
         let note = format!(
-            "it has {} entries in {} bytes, but the manifest has {} in {}: it is another file",
+            "the file has {} entries in {} bytes, but the manifest records {} in {}: it is a \
+             different file",
             found.entries, found.file_bytes, meta.entries, meta.bytes
         );
         findings.part("table", place, PartState::Damaged, entries, note.clone());
@@ -329,7 +330,7 @@ pub(super) fn log_files(source: &Source, findings: &mut Findings) -> Vec<FoundLo
             continue;
         }
         let path = source.dir.join(log_file_name(id));
-        let note = "the manifest names it, and there is no such file";
+        let note = "the manifest names this file, but it does not exist";
         findings.part("log", (path.clone(), None, id), PartState::Missing, 0, note);
         findings.lose(("log", path, 0), "the log is missing", LostKeys::ALL, true);
     }
@@ -447,7 +448,7 @@ pub(super) fn take_logs(
         }
         if used > 0 {
             let proven = log.problem.is_some();
-            let text = format!("{used} records lie behind a gap, in which others are lost");
+            let text = format!("{used} records follow a gap in which others are lost");
             findings.lose(at.clone(), text.clone(), LostKeys::ALL, proven);
             state = PartState::Damaged;
             note = if note.is_empty() { text } else { note };
@@ -461,8 +462,8 @@ pub(super) fn take_logs(
         let goes_on = log.ended || first_later.is_some() && first_later == end;
         if !goes_on && log.problem.is_none() {
             let text = match log.found.torn || log.tail {
-                true => "a record was begun here and not finished, or is damaged",
-                false => "whether records were behind the last one cannot be told",
+                true => "the record here is incomplete or damaged",
+                false => "more records may have followed the last one",
             };
             findings.lose(at, text, LostKeys::ALL, false);
         }
@@ -512,7 +513,7 @@ fn take_log(
         );
     }
     if let Some(offset) = unknown {
-        let text = "an entry that this version does not know";
+        let text = "an entry has a kind that this version does not know";
         findings.lose(("log", log.path.clone(), offset), text, LostKeys::ALL, true);
     }
     Ok(entries)

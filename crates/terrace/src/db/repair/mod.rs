@@ -123,7 +123,7 @@ impl DbBuilder {
         let source = self.fs.absolute(&damaged.folder);
         if source.is_ok_and(|source| self.path.starts_with(source)) {
             return Err(Error::invalid(format!(
-                "{} is in the folder that is to be repaired, which is only read: name another one",
+                "{} is in the directory to be repaired, which is only read: choose another path",
                 self.path.display()
             )));
         }
@@ -134,8 +134,8 @@ impl DbBuilder {
         let source = Source::look(&self.fs, &damaged.folder, pool, &mut findings)?;
         if source.is_empty() {
             return Err(Error::invalid(format!(
-                "there is nothing of a database in {}: no manifest, table file, log file or pool; \
-                 check the path, and name the pool if it is elsewhere",
+                "{} contains no part of a database, that is, no manifest, table file, log file or \
+                 pool: check the path, and give --pool (pool.path) if the pool is elsewhere",
                 damaged.folder.display()
             )));
         }
@@ -147,8 +147,8 @@ impl DbBuilder {
             && *new == old.path
         {
             return Err(Error::invalid(format!(
-                "{} is the pool of the damaged database, which is only read: name another one for \
-                 the new database",
+                "{} is the pool of the damaged database, which is only read: choose another path \
+                 for the new pool",
                 new.display()
             )));
         }
@@ -178,8 +178,8 @@ impl DbBuilder {
             std::io::ErrorKind::WouldBlock => Error::new(
                 ErrorKind::Locked,
                 format!(
-                    "the database in {} is open, in another process or elsewhere in this one: close it \
-                     before it is repaired",
+                    "the database in {} is open, in another process or elsewhere in this one: \
+                     close it before the repair",
                     folder.display()
                 ),
             ),
@@ -324,7 +324,7 @@ impl DbBuilder {
         let failed = |e| Error::io("write", &path, e);
         let file = self.fs.open(&path, OpenMode::CreateNew).map_err(failed)?;
         let text =
-            "A repair began to write this folder. While this file is here it has not finished.\n";
+            "A repair is writing this directory. It has not finished while this file exists.\n";
         file.write_at(0, text.as_bytes()).map_err(failed)?;
         file.sync_data().map_err(failed)?;
         // PERSIST: the mark before anything that could be taken for a database.

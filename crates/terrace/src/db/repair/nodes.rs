@@ -272,7 +272,7 @@ impl<'a> NodeSalvage<'a> {
                 if gathered.take_raw(&entry, seq, at)? {
                     area.taken += 1;
                 } else {
-                    let text = "an entry of a kind that this version does not know";
+                    let text = "an entry has a kind that this version does not know";
                     area.note(text.to_owned());
                 }
             }
@@ -387,12 +387,12 @@ impl<'a> NodeSalvage<'a> {
                 .is_some_and(|next| (next.kind, next.id) == (area.kind, area.id));
         let twice = !goes_on && self.versions.any_twice();
         let text = match area.foreign {
-            0 if area.replaced => "its first page is not its own".to_owned(),
+            0 if area.replaced => "the first page belongs to something else".to_owned(),
             0 if !twice => return,
-            0 => "a version of a key is there twice: a page lies where another should".to_owned(),
-            count => format!(
-                "{count} nodes are not of the table: a page of elsewhere lies where one of its own should"
-            ),
+            0 => "a version of a key exists twice: a page is in the wrong place".to_owned(),
+            count => {
+                format!("{count} nodes belong to something else: a page is in the wrong place")
+            }
         };
         self.lose_all(index, text, findings);
     }
@@ -424,9 +424,8 @@ impl<'a> NodeSalvage<'a> {
             .sum();
         let found = live - self.twins;
         if found != expected {
-            let text = format!(
-                "the repository says that it has {expected} entries, and {found} are found"
-            );
+            let text =
+                format!("the repository should have {expected} entries, but {found} were found");
             return self.lose_all(first, text, findings);
         }
         let link_of = |head: u64| self.word(head + HEADER_BYTES as u64).unwrap_or(0) & LINK_OFFSET;
@@ -437,8 +436,8 @@ impl<'a> NodeSalvage<'a> {
             self.links.link(*to);
         }
         if self.links.are_mixed_up() {
-            let text = "the links of the repository do not lead to the nodes that are found: a page lies where \
-                        another should";
+            let text = "the links of the repository do not match its nodes: a page is in the wrong \
+                        place";
             self.lose_all(first, text.to_owned(), findings);
         }
     }

@@ -60,17 +60,17 @@ impl Source {
         let options = self.fixed.as_ref().map(|fixed| fixed.id);
         let (db, by) = match (manifest, options) {
             (Some(manifest), Some(options)) if count(options) > count(manifest) => {
-                (options, "OPTIONS and more of the files say")
+                (options, "by OPTIONS and most files")
             }
-            (Some(manifest), _) => (manifest, "the manifest says"),
-            (None, Some(options)) => (options, "OPTIONS says"),
+            (Some(manifest), _) => (manifest, "by the manifest"),
+            (None, Some(options)) => (options, "by OPTIONS"),
             (None, None) => match counts.iter().max_by_key(|(_, count)| **count) {
-                Some((id, _)) => (*id, "most of the files say, with OPTIONS and manifest gone"),
+                Some((id, _)) => (*id, "by most files, without OPTIONS and manifest"),
                 None => return,
             },
         };
         let note = |owner: DbId| {
-            format!("it was left out: it is of the database {owner}, and this is {db}, as {by}")
+            format!("not used: it belongs to database {owner}, but this is database {db}, {by}")
         };
         if let Some(other) = options.filter(|id| *id != db) {
             self.fixed = None;

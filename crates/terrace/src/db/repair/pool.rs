@@ -102,7 +102,7 @@ pub(super) fn find_logs(source: &Source, logs: &mut Vec<FoundLog>, findings: &mu
         let len = pool.bytes.saturating_sub(span.off).min(span.len);
         let place = (pool.path.clone(), Some(span.off), id);
         if len == 0 {
-            let note = "the pool's file ends before it";
+            let note = "the pool file ends before this log";
             findings.part("log", place, PartState::Missing, 0, note);
             let at = ("log", pool.path.clone(), span.off);
             findings.lose(at, "the log is missing", LostKeys::ALL, true);

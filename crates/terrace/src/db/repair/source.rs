@@ -82,7 +82,7 @@ impl Source {
         let names = fs.list(dir).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
                 Error::invalid(format!(
-                    "{} is no folder: name the folder of the database that is to be repaired",
+                    "{} is not a directory: give the directory of the damaged database",
                     dir.display()
                 ))
             }
@@ -169,9 +169,9 @@ impl Source {
         match self.trust {
             Trust::Nothing => None,
             _ if named => None,
-            Trust::Whole => Some("the manifest does not name it, so nothing needs it"),
-            Trust::Part if gone => Some("the manifest says that it was given up"),
-            Trust::Part if is_old => Some("the manifest, which was newer, does not name it"),
+            Trust::Whole => Some("not needed: the manifest does not name it"),
+            Trust::Part if gone => Some("not needed: the manifest removed it"),
+            Trust::Part if is_old => Some("not needed: the manifest is newer and does not name it"),
             Trust::Part => None,
         }
     }
@@ -212,12 +212,11 @@ impl Source {
         let text = match self.trust {
             Trust::Whole => return,
             Trust::Part => {
-                "edits of the manifest may be lost: so may be what they name, and what had been \
-                            deleted may be there again"
+                "edits of the manifest may be lost: data may be missing, and deleted data may \
+                 reappear"
             }
             Trust::Nothing => {
-                "without the manifest nobody knows what there was: something may be missing, \
-                               and what had been deleted may be there again"
+                "the manifest is lost: data may be missing, and deleted data may reappear"
             }
         };
         let path = match &self.pool {
@@ -239,9 +238,9 @@ impl Source {
                     place,
                     PartState::Missing,
                     0,
-                    "there is no such file",
+                    "the file does not exist",
                 );
-                let problem = "the pool is missing, with all that was in it";
+                let problem = "the pool is missing, and all its data is lost";
                 findings.lose(("pool", path, 0), problem, LostKeys::ALL, true);
                 return Ok(None);
             }
@@ -251,7 +250,7 @@ impl Source {
             Ok(header) => {
                 if header.committed_bytes > bytes {
                     let text = format!(
-                        "the pool's file ends after {bytes} of {} bytes",
+                        "the pool file is truncated: it has {bytes} of {} bytes",
                         header.committed_bytes
                     );
                     let place = (path.clone(), None, 0);
@@ -293,7 +292,7 @@ impl Source {
                 Some(span) => (span, None, Trust::Part),
                 None => {
                     let place = (pool.path.clone(), None, 0);
-                    let note = "nothing in the pool leads to it";
+                    let note = "the pool has no readable manifest";
                     findings.part("manifest", place, PartState::Missing, 0, note);
                     return Ok(None);
                 }
@@ -331,13 +330,13 @@ impl Source {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 // A database with a pool has none; then the pool is missing.
                 if self.fixed.as_ref().is_none_or(|f| f.pool_path.is_none()) {
-                    let note = "there is no such file";
+                    let note = "the file does not exist";
                     findings.part("manifest", (path, None, 0), PartState::Missing, 0, note);
                 }
                 Ok(None)
             }
             Err(e) => {
-                let note = format!("it cannot be read: {e}");
+                let note = format!("cannot read it: {e}");
                 findings.part("manifest", (path, None, 0), PartState::Damaged, 0, note);
                 Ok(None)
             }
@@ -396,11 +395,11 @@ impl Source {
         if let Some(text) = first {
             problem = text;
         } else if torn {
-            problem = "its last edit was not finished".into();
+            problem = "its last edit is incomplete".into();
         } else if trust == Trust::Part {
             problem = match self.pool {
                 Some(_) => "it was found without the superblock".into(),
-                None => "its file ends early".into(),
+                None => "the file is truncated".into(),
             };
         }
         let place = (path, Some(offset), 0);
@@ -515,7 +514,7 @@ fn read_fixed(
             Ok(Some(fixed))
         }
         Ok(None) => {
-            let note = "there is no such file";
+            let note = "the file does not exist";
             findings.part("options", place, PartState::Missing, 0, note);
             Ok(None)
         }

@@ -71,7 +71,7 @@ fn every_state_has_a_next_step() {
         }
     }
     for puts in &all[..2] {
-        assert!(!puts.disk, "puts leave the reserve to deletes");
+        assert!(!puts.disk, "puts leave the reserve for deletes");
         assert_eq!(next(0, 2, pool, *puts), Next::AwaitSpace);
         assert_eq!(next(1, 2, logs, *puts), Next::AwaitLogs);
     }

@@ -59,7 +59,7 @@ fn the_rest_follows_need() {
             true,
         ),
         (
-            "writers rest",
+            "writers are idle",
             Now {
                 wanted: Wanted::Rest,
                 ..QUIET
@@ -68,7 +68,7 @@ fn the_rest_follows_need() {
             true,
         ),
         (
-            "somebody waits for an empty buffer",
+            "a caller waits for an empty buffer",
             Now {
                 wanted: Wanted::Everything,
                 ..QUIET
@@ -92,7 +92,7 @@ fn the_rest_follows_need() {
             false,
         ),
         (
-            "writers have all but stopped",
+            "writers are nearly stopped",
             Now {
                 pressing: 0.8,
                 ..short
@@ -101,7 +101,7 @@ fn the_rest_follows_need() {
             false,
         ),
         (
-            "the pool presses more than the bottom",
+            "the pool is under more pressure than the bottom",
             Now {
                 bottom: bottom(0.2),
                 merged_first: true,
@@ -115,7 +115,7 @@ fn the_rest_follows_need() {
             false,
         ),
         (
-            "the bottom presses more",
+            "the bottom is under more pressure",
             Now {
                 bottom: bottom(0.4),
                 merged_first: true,
@@ -190,7 +190,7 @@ fn a_full_pool_is_drained_until_the_bottom_stops() {
     let begins = nearness(1.0, false).part();
     assert!(
         (begins - 0.5).abs() < 1e-9,
-        "where writers begin to be slowed"
+        "where writers start to be slowed"
     );
     assert_eq!(comes_first(0.4, nearness(1.2, false)), Some(Compact));
     assert_eq!(comes_first(0.9, nearness(2.0, false)), Some(Compact));
@@ -199,7 +199,7 @@ fn a_full_pool_is_drained_until_the_bottom_stops() {
 /// Alongside a thread that compacts, drains run while writers are slowed for drains but not yet for
 /// the bottom; then both work on the bottom.
 #[test]
-fn drains_go_on_beside_compactions() {
+fn drains_continue_during_compactions() {
     let comes_first = |bottom| preferred(Urgency::Space, 0.3, Some(bottom));
     assert_eq!(comes_first(nearness(0.9, false)), Some(Compact));
     assert_eq!(comes_first(nearness(0.9, true)), Some(Drain));

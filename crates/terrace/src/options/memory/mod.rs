@@ -100,7 +100,7 @@ impl Options {
         let budget = self.memory_bytes?;
         if budget < MEMORY_BYTES_MIN {
             return Some(format!(
-                "memory_bytes is {budget}, but must be at least {MEMORY_BYTES_MIN}"
+                "--memory (memory_bytes) is {budget}, but must be at least {MEMORY_BYTES_MIN}"
             ));
         }
         let plan = plan(self, budget);
@@ -119,8 +119,8 @@ impl Options {
             .collect();
         let largest = plan.iter().max_by_key(|part| part.bytes);
         Some(format!(
-            "memory_bytes is {}, but at worst memory goes to: {}; that is {} ({} too much): lower {}, let \
-             Options::within choose the sizes, or raise memory_bytes",
+            "memory_bytes is {}, but the parts may need: {}; that is {} in total ({} too much): \
+             lower {}, let --memory (Options::within) choose the sizes, or raise memory_bytes",
             human_bytes(budget),
             rows.join(", "),
             human_bytes(sum),

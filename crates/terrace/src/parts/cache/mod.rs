@@ -11,7 +11,7 @@
     not(test),
     expect(
         dead_code,
-        reason = "multi-get, which looks before it reads, reaches the engine next"
+        reason = "the engine will use it for multi-get, which checks the cache before it reads"
     )
 )]
 

@@ -46,7 +46,7 @@ fn hostile_varints_are_refused() {
             Ok(value) => {
                 let mut again = Vec::new();
                 put_varint(&mut again, value);
-                assert_eq!(again, &bytes[..again.len()], "one form for one number");
+                assert_eq!(again, &bytes[..again.len()], "each number has one encoding");
             }
             Err(e) => assert!((7..=7 + bytes.len() as u64).contains(&e.offset)),
         }

@@ -29,7 +29,7 @@ pub(crate) fn decode(bytes: &[u8], offset: u64) -> Result<(u64, &[u8]), DecodeEr
             Ok((u64::from_le_bytes(*expiry), value))
         }
         _ => {
-            let found = format!("{} bytes without one", bytes.len());
+            let found = format!("{} bytes without it", bytes.len());
             Err(DecodeError::new(
                 "expiring value",
                 offset,

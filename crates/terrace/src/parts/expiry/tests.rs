@@ -78,7 +78,7 @@ fn the_horizon_is_that_of_the_oldest_snapshot() {
     assert_eq!(
         list.horizon(&time),
         1000,
-        "another holder of the number is left"
+        "another holder of the number remains"
     );
     list.release(old.seq);
     assert_eq!(list.horizon(&time), 6000);

@@ -113,7 +113,7 @@ fn damage_is_found() {
         flip(&extent, at, mask);
         let e = match Filter::open(Arc::clone(&extent)) {
             Err(e) => {
-                assert!(at < BLOCK_BYTES, "byte {at} is not of the header");
+                assert!(at < BLOCK_BYTES, "byte {at} is outside the header");
                 e
             }
             Ok(opened) => {

@@ -134,10 +134,10 @@ fn merges_agree_with_a_model() {
         }
         model.sort();
         let mut cursor = MergeCursor::new(sources.iter().map(Source::cursor).collect());
-        assert!(cursor.hold(), "nothing has moved");
+        assert!(cursor.hold(), "nothing moved");
         assert!(
             cursor.entry().unwrap().is_none(),
-            "a cursor begins off its sources"
+            "a cursor starts without a position"
         );
         assert_eq!(cursor.value().unwrap().bytes, b"");
         cursor.advance().unwrap();
@@ -156,7 +156,7 @@ fn merges_agree_with_a_model() {
         cursor.advance().unwrap();
         assert!(
             cursor.entry().unwrap().is_none(),
-            "a cursor stays off its end"
+            "a cursor stays past the end"
         );
         cursor.release();
     }
@@ -214,7 +214,7 @@ fn merges_go_backward() {
             if place.is_none() {
                 break;
             }
-            assert!(start < to, "each turn goes back");
+            assert!(start < to, "each turn moves back");
             to = start;
         }
         backward.reverse();
@@ -314,7 +314,7 @@ fn holds_tell_whether_entries_moved() {
 /// While a merge moves one list into another, every scan that holds both sees each entry once,
 /// whether in one piece or chunk by chunk.
 #[test]
-fn scans_beside_a_merge_see_everything() {
+fn scans_during_a_merge_see_everything() {
     for round in 0..10 {
         let shared = Shared::new();
         let (newer, older) = (shared.list(), shared.list());

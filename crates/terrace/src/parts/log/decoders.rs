@@ -173,7 +173,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
                 }
                 replayed.push(batch);
             }
-            Err(e) => broken = Some(format!("a record was judged whole: {e}")),
+            Err(e) => broken = Some(format!("a record was judged complete: {e}")),
         }
         Ok(())
     });
@@ -228,7 +228,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
         }
         // Salvage takes the log of any database and leaves the check to its caller.
         Err(e) if found.problems == 0 && log_database(bytes) == Some(DB) => Err(format!(
-            "salvage finds nothing wrong where a replay says: {e}"
+            "salvage finds no problem where a replay reports: {e}"
         )),
         Err(e) => Ok(refused(&e)),
     }

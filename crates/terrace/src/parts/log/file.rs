@@ -61,9 +61,7 @@ impl FileLog {
             let _ = fs.remove(path);
             // The error is never "no space", whatever the system reports: the caller would then try
             // another file, and the unsynced names may be those of other files in the directory.
-            return Err(io::Error::other(format!(
-                "its folder cannot be synced: {e}"
-            )));
+            return Err(io::Error::other(format!("cannot sync its directory: {e}")));
         }
         Ok(FileLog {
             file,

@@ -46,7 +46,7 @@ use std::io;
 ///
 /// A slot that is dropped leaves a hole, and replay ends there.
 #[derive(Debug)]
-#[must_use = "a place that is never written ends the replay"]
+#[must_use = "a reservation that is never written ends the replay"]
 pub(crate) struct Slot {
     /// The offset of the record.
     at: u64,
@@ -67,7 +67,7 @@ impl Slot {
 
 /// A record that is written and not settled yet.
 #[derive(Debug)]
-#[must_use = "a record that is never settled holds up all after it"]
+#[must_use = "an unsettled record blocks all later ones"]
 pub(crate) struct Placed {
     ticket: settle::Ticket,
     end: u64,

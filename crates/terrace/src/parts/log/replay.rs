@@ -273,7 +273,7 @@ fn replay<B: Bytes, E>(
     let later = later_records(bytes, end.bytes, from, id)?;
     if let Some(witness) = later.settled {
         return Err(Stop::Damage(damage.unwrap_or_else(|| {
-            let expected = format!("the record before that at offset {}", base + witness);
+            let expected = format!("a record before the one at offset {}", base + witness);
             DecodeError::new("log record", base + end.bytes, expected, "other bytes")
         })));
     }

@@ -123,7 +123,7 @@ impl Walk<'_> {
             let bytes = self.window.get(at, RECORD_HEADER_BYTES)?;
             let header = bytes.first_chunk().map(RecordHeader::decode);
             let Some(header) = header.filter(|header| header.log_id == id) else {
-                broken.get_or_insert_with(|| (base + at, "no record begins here".into()));
+                broken.get_or_insert_with(|| (base + at, "there is no record here".into()));
                 at += step;
                 continue;
             };
@@ -131,7 +131,7 @@ impl Walk<'_> {
             if wanted > len - at || !header.payload_bytes.is_multiple_of(8) {
                 self.found.torn |= broken.is_none();
                 broken.get_or_insert_with(|| {
-                    let text = format!("a record of {wanted} bytes leaves the log");
+                    let text = format!("a record of {wanted} bytes exceeds the log");
                     (base + at, text)
                 });
                 at += step;
@@ -195,7 +195,7 @@ impl Walk<'_> {
         if let Some(end) = end.filter(|end| self.found.end < *end) {
             let ends = base + self.found.end;
             let text = format!(
-                "the log ends here, and had records up to offset {}",
+                "the log ends here, but had records up to offset {}",
                 base + end
             );
             broken = broken.filter(|(at, _)| *at == ends).or(Some((ends, text)));

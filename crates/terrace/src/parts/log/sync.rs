@@ -27,7 +27,7 @@ impl State {
         match &self.failed {
             None => Ok(()),
             Some((kind, first)) => {
-                let text = format!("the log failed before, so it takes no more: {first}");
+                let text = format!("the log failed earlier and accepts no more records: {first}");
                 Err(io::Error::new(*kind, text))
             }
         }

@@ -201,7 +201,7 @@ fn run<R: Registry>(bytes: &[u8]) -> Result<Seen, String> {
             for change in state.to_changes() {
                 again
                     .apply(&change)
-                    .map_err(|e| format!("its own changes: {e}"))?;
+                    .map_err(|e| format!("its decoded changes: {e}"))?;
             }
             same("the state", &again, state)?;
             // Salvage continues after what a replay takes for the end and no crash leaves: the next
@@ -209,10 +209,10 @@ fn run<R: Registry>(bytes: &[u8]) -> Result<Seen, String> {
             match salvaged.problems {
                 0 => {
                     same("records", &salvaged.records, &replayed.number)?;
-                    same("what is salvaged", &salvaged.state, state)?;
+                    same("the salvaged state", &salvaged.state, state)?;
                 }
                 _ if salvaged.records > replayed.number => {}
-                _ => return Err("salvage finds wrong what a replay reads".into()),
+                _ => return Err("salvage reports a problem where a replay reads".into()),
             }
             let spans = state.spans().len().min(15) as u64;
             let shape = replayed.number.min(15) << 8 | spans << 4;

@@ -172,7 +172,7 @@ impl Home for FileHome {
         let file = self.fs.open(&path, OpenMode::Read).map_err(failed)?;
         let len = file.len().map_err(failed)?;
         if len > BYTES_MAX {
-            let text = format!("{len} bytes, more than any manifest has");
+            let text = format!("{len} bytes, too many for a manifest");
             return Err(failed(io::Error::new(io::ErrorKind::InvalidData, text)));
         }
         let mut bytes = vec![0; len as usize];

@@ -60,7 +60,7 @@ const _: () = assert!(
 );
 const _: () = assert!(
     RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN),
-    "so are the others"
+    "all later records are aligned"
 );
 
 /// The superblock's root words for the manifest.
@@ -143,13 +143,13 @@ pub(crate) fn other_version(bytes: &[u8]) -> Option<u32> {
 pub(crate) fn version_text(version: u32) -> String {
     match version > VERSION {
         true => format!(
-            "the manifest has version {version} and this program knows up to {VERSION}; use a \
-             later version"
+            "the manifest has version {version}, but this program knows versions up to {VERSION}; \
+             use a later version"
         ),
         false => format!(
-            "the manifest has version {version}, which an earlier release wrote, and this program \
-             reads version {VERSION} only; dump the database with that release and load the dump \
-             into a new one"
+            "the manifest has version {version} of an earlier release, but this program reads only \
+             version {VERSION}; dump the database with that release and load the dump into a new \
+             one"
         ),
     }
 }

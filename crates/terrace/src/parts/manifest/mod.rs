@@ -108,10 +108,10 @@ impl fmt::Display for ManifestError {
                 "the manifest names items of kind {tag}, which this version of Terrace does not \
                  know; use the version that wrote them, or a later one"
             ),
-            ManifestError::Alloc(e) => write!(f, "the manifest cannot grow: {e}"),
-            ManifestError::Draft(e) => write!(f, "the manifest cannot be written anew: {e}"),
+            ManifestError::Alloc(e) => write!(f, "cannot grow the manifest: {e}"),
+            ManifestError::Draft(e) => write!(f, "cannot rewrite the manifest: {e}"),
             ManifestError::Pool(e) => e.fmt(f),
-            ManifestError::Io(e) => write!(f, "an edit cannot be made durable: {e}"),
+            ManifestError::Io(e) => write!(f, "cannot make an edit durable: {e}"),
             ManifestError::Gone(path) => write!(
                 f,
                 "{} was removed or replaced while the database was open",
@@ -148,21 +148,21 @@ impl From<ManifestError> for crate::error::Error {
             ManifestError::Pool(e) => crate::error::Error::from(e),
             ManifestError::Io(e) => crate::error::Error::new(
                 ErrorKind::Io,
-                format!("the manifest cannot be made durable: {e}"),
+                format!("cannot make the manifest durable: {e}"),
             )
             .because(e),
             ManifestError::Draft(e) => {
                 let full = e.kind() == std::io::ErrorKind::StorageFull;
                 let kind = if full { ErrorKind::Full } else { ErrorKind::Io };
-                let text = format!("the manifest cannot be written anew: {e}");
+                let text = format!("cannot rewrite the manifest: {e}");
                 crate::error::Error::new(kind, text).because(e)
             }
             ManifestError::Gone(path) => crate::error::Error::new(
                 ErrorKind::Stopped,
                 format!(
-                    "{} was removed or replaced while the database was open, so nothing more is \
-                     written: what was written since is lost unless the files come back; close this \
-                     database and look what is there",
+                    "{} was removed or replaced while the database was open, so writing has \
+                     stopped: writes since then are lost unless the files are restored; close the \
+                     database and check its directory",
                     path.display()
                 ),
             ),

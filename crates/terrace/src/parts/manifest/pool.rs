@@ -61,7 +61,7 @@ impl PoolHome {
     pub(super) fn open(pool: &Pool) -> Result<(PoolHome, u64), ManifestError> {
         let roots = Roots::read(|i| pool.root(i));
         if roots.generation == 0 {
-            let found = "none: the pool's creation did not finish";
+            let found = "no manifest: the pool's creation did not finish";
             return Err(DecodeError::new("manifest root", 0, "an extent", found).into());
         }
         let place = Place {
@@ -197,7 +197,10 @@ impl Home for PoolHome {
 
 fn write_durably(extent: &Arc<Extent>, at: u64, bytes: &[u8]) -> io::Result<()> {
     let Some(mut claim) = extent.claim(at, bytes.len()) else {
-        let text = format!("{} bytes at {at} leave the manifest's extent", bytes.len());
+        let text = format!(
+            "{} bytes at {at}, beyond the manifest's extent",
+            bytes.len()
+        );
         return Err(io::Error::other(text));
     };
     claim.write_streaming(0, bytes, Purpose::Manifest);

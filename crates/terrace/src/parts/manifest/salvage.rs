@@ -141,7 +141,7 @@ impl Walk<'_> {
             header.is_ok_and(|h| h.generation == self.found.generation && h.number == next)
         });
         if self.found.records == 0 {
-            let e = DecodeError::new("manifest", self.base, "a record", "none that is whole");
+            let e = DecodeError::new("manifest", self.base, "a record", "no intact record");
             self.problem(&e)?;
         }
         Ok(())

@@ -68,26 +68,26 @@ impl State {
         match change {
             Change::LogCreated { id, place } => {
                 if self.logs.contains_key(id) {
-                    return refuse("a log that is new", format!("log {id}"));
+                    return refuse("a new log", format!("log {id}"));
                 }
                 let place = *place;
                 self.logs.insert(*id, LogMeta { place, end: None });
             }
             Change::LogEnded { id, end } => match self.logs.get_mut(id) {
                 Some(log) if log.end.is_none_or(|known| known == *end) => log.end = Some(*end),
-                Some(_) => return refuse("a log that has not ended", format!("log {id}")),
-                None => return refuse("a log that exists", format!("log {id}")),
+                Some(_) => return refuse("a log without a recorded end", format!("log {id}")),
+                None => return refuse("an existing log", format!("log {id}")),
             },
             Change::LogRetired { id } => {
                 if self.logs.remove(id).is_none() {
-                    return refuse("a log that exists", format!("log {id}"));
+                    return refuse("an existing log", format!("log {id}"));
                 }
             }
             Change::Added(item) | Change::Changed(item) => {
                 let (owner, id) = (item.owner(), item.id());
                 let exists = matches!(change, Change::Changed(_));
                 if self.has_item(owner, id) != exists {
-                    let expected = ["an item that is new", "an item that exists"];
+                    let expected = ["a new item", "an existing item"];
                     let found = format!("{} {id}", owner.name);
                     return refuse(expected[usize::from(exists)], found);
                 }
@@ -95,7 +95,7 @@ impl State {
             }
             Change::Removed { owner, id } => {
                 if self.items.remove(&(owner.tag, *id)).is_none() {
-                    return refuse("an item that exists", format!("{} {id}", owner.name));
+                    return refuse("an existing item", format!("{} {id}", owner.name));
                 }
             }
             Change::LastSeq { seq } => self.last_seq = self.last_seq.max(*seq),

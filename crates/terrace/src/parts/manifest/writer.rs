@@ -282,10 +282,8 @@ impl Manifest {
         spans.sort_unstable();
         for pair in spans.windows(2) {
             if pair[0].off + pair[0].len > pair[1].off {
-                let (expected, found) = (
-                    format!("no extent inside of {}", pair[0]),
-                    pair[1].to_string(),
-                );
+                let (expected, found) =
+                    (format!("no extent inside {}", pair[0]), pair[1].to_string());
                 return Err(DecodeError::new("manifest", pair[1].off, expected, found).into());
             }
         }
@@ -402,7 +400,7 @@ fn encode<'a>(record: &mut Vec<u8>, changes: impl Iterator<Item = &'a Change>) -
 /// Returns an error if the state has changes that no writer stores in this home.
 fn not_kept(home: &impl Home, state: &State) -> Option<DecodeError> {
     let found = state.to_changes().into_iter().find(|c| !home.keeps(c))?;
-    let expected = "changes of files only";
+    let expected = "only changes of files";
     Some(DecodeError::new(
         "manifest",
         0,

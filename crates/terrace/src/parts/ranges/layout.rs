@@ -44,7 +44,7 @@ pub(crate) fn decode(key: &[u8], offset: u64) -> Result<(&[u8], &[u8]), DecodeEr
         .and_then(|(len, rest)| rest.split_at_checked(u32::from_le_bytes(*len) as usize))
         .filter(|(begin, end)| end.is_empty() || begin < end);
     split.ok_or_else(|| {
-        let found = format!("a key of {} bytes that is none", key.len());
+        let found = format!("a key of {} bytes that is not a range", key.len());
         DecodeError::new("range delete", offset, "two keys in order", found)
     })
 }

@@ -316,7 +316,7 @@ fn jobs_apply_only_what_every_view_has() {
         let settled = live.applicable_in_place(100, None).unwrap();
         settled.hides((1, b"a"), seq, &Stripes::default())
     };
-    assert!(!hides(5), "a view without it is left");
+    assert!(!hides(5), "a view without it remains");
     drop(older_views);
     assert_eq!(live.seen_by_all_upto(), 19);
     assert!(hides(5) && !hides(10), "only the first is in every view");

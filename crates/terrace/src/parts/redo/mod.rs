@@ -87,9 +87,8 @@ impl RedoArea {
             let off = area.slot_off(index);
             let Some(bytes) = region.bytes(off, SLOT_BYTES) else {
                 return Err(Error::corruption(format!(
-                    "the redo area at pool offset {off:#x} lies outside the pool; restore the \
-                     database from a copy, or \
-                 rebuild what is left with \"terrace repair\""
+                    "the redo area at pool offset {off:#x} is outside the pool; restore the \
+                     database from a copy, or recover the readable data with \"terrace repair\""
                 )));
             };
             let Some((_, stores)) = layout::decode(bytes) else {
@@ -101,9 +100,9 @@ impl RedoArea {
             for (at, value) in &stores {
                 let Some(word) = region.word(*at) else {
                     return Err(Error::corruption(format!(
-                        "redo slot {index} names the word at {at:#x}, which is not in the pool; \
-                         restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\""
+                        "redo slot {index} names the word at {at:#x}, which is outside the pool; \
+                         restore the database from a copy, or recover the readable data with \
+                         \"terrace repair\""
                     )));
                 };
                 word.store(*value, Ordering::Release);
@@ -146,7 +145,7 @@ impl RedoArea {
             .map_err(|e| {
                 Error::new(
                     crate::error::ErrorKind::Io,
-                    format!("the redo area cannot be synced: {e}"),
+                    format!("cannot sync the redo area: {e}"),
                 )
                 .because(e)
             })
@@ -250,9 +249,8 @@ impl RedoSlot {
         for (off, value) in stores {
             let Some(word) = region.word(*off) else {
                 return Err(Error::corruption(format!(
-                    "a link at {off:#x} lies outside the pool: run verify, and restore the \
-                     database from a copy, or \
-                 rebuild what is left with \"terrace repair\""
+                    "a link at {off:#x} is outside the pool: run verify, and restore the database \
+                     from a copy, or recover the readable data with \"terrace repair\""
                 )));
             };
             word.store(*value, Ordering::Release);

@@ -96,7 +96,7 @@ fn recover(image: Image, (area, words): (Span, Span)) -> Vec<u64> {
         _ => machine.process_image(),
     };
     let (again, applied) = read(&Machine::boot(lost, 2));
-    assert_eq!(again, found, "what a recovery has done stays");
+    assert_eq!(again, found, "the result of a recovery stays");
     assert_eq!(applied, 0, "a recovery clears the slots");
     found
 }

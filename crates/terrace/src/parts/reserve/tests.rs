@@ -70,17 +70,17 @@ fn a_row_is_for_its_own_steps() {
     fs.remove(&at("log")).unwrap();
     fs.remove(&at("ranges")).unwrap();
     fs.remove(&at("table")).unwrap();
-    assert!(reserve.refill(), "all of it is there again");
+    assert!(reserve.refill(), "all of the reserve is restored");
     assert!(written(&lender(Row::Manifest), &at("manifest"), 56));
     assert!(!written(&lender(Row::Manifest), &at("manifest2"), 4));
     assert_eq!(reserve.held_bytes(), 0);
     let lent = lender(Row::Manifest);
     let file = fs.open(&at("manifest"), OpenMode::Write).unwrap();
     file.set_len(20 * KIB).unwrap();
-    assert!(!reserve.refill(), "a part of it is there again");
+    assert!(!reserve.refill(), "part of the reserve is restored");
     assert_eq!(reserve.held_bytes(), 36 * KIB);
     lent.end().store(true, Ordering::Relaxed);
-    assert!(!written(&lent, &at("late"), 4), "the loan has ended");
+    assert!(!written(&lent, &at("late"), 4), "the loan is returned");
 }
 
 /// Logs of single deletes cannot take space that tables have given up and get back.
@@ -95,7 +95,7 @@ fn logs_do_not_take_the_row_of_tables() {
         let fits = written(&lender(Row::Log), &at(&format!("log{log}")), 4);
         assert_eq!(fits, log == 0);
         fs.remove(&at("table")).unwrap();
-        assert!(!reserve.refill(), "the row of logs is short");
+        assert!(!reserve.refill(), "the share for logs is short");
         assert_eq!(reserve.held_for_tables(), 32 * KIB);
         assert!(written(&lender(Row::Ranges), &at("ranges"), 4), "{log}");
         fs.remove(&at("ranges")).unwrap();
@@ -138,9 +138,9 @@ fn it_is_found_again() {
     reserve.keep(ROWS);
     assert!(!reserve.is_short());
     let other = Reserve::open(&fs, folder.path(), DbId([8; 16]));
-    assert_eq!(other.held_bytes(), 0, "that of another database");
+    assert_eq!(other.held_bytes(), 0, "the reserve of another database");
     reserve.keep(Rows { tables: 0, ..ROWS });
-    assert_eq!(quota.used(), 24 * KIB, "it gives back what it has too much");
+    assert_eq!(quota.used(), 24 * KIB, "it frees its excess");
     reserve.keep(Rows::default());
     assert_eq!(
         (quota.used(), fs.list(folder.path()).unwrap().len()),

@@ -168,7 +168,7 @@ fn missing(off: u64, level: usize) -> DecodeError {
     DecodeError {
         what: "skip-list links",
         offset: off,
-        expected: format!("a node's place on level {level} to agree with level 0"),
-        found: "a node that the level skips or has alone".into(),
+        expected: format!("level {level} to agree with level 0"),
+        found: "a node that the level skips or that only the level has".into(),
     }
 }

@@ -237,7 +237,7 @@ fn walk(list: &SkipList, bytes: &[u8]) -> Result<Seen, String> {
         let _ = cursor.value();
         passed += 1;
         if passed > NODES_MAX {
-            return Err("a cursor that ascends does not end".into());
+            return Err("an ascending cursor does not end".into());
         }
         next = cursor.advance();
     }

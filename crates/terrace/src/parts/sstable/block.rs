@@ -230,7 +230,10 @@ impl Block {
                 common_prefix(&last, &key)
             };
             if head.shared != shared || at == 0 && !restarts {
-                return Err(Malformed::new(at, "an entry that shares what it can (K1)"));
+                return Err(Malformed::new(
+                    at,
+                    "an entry that shares its longest prefix (K1)",
+                ));
             }
             let sought = Sought {
                 stored: &key,
@@ -245,7 +248,7 @@ impl Block {
             at = head.end;
         }
         if self.entries.end() > 0 && restart != self.entries.restart_count() {
-            return Err(Malformed::new(at, "as many restarts as are counted"));
+            return Err(Malformed::new(at, "the counted number of restarts"));
         }
         Ok(())
     }

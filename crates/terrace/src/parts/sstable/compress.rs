@@ -142,12 +142,12 @@ pub(crate) fn decompress(
 fn without_zstd() -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        "Zstandard is not in this build: build it with the feature `zstd`, or choose LZ4",
+        "this build does not support Zstandard: build it with the feature `zstd`, or choose LZ4",
     )
 }
 
 #[cfg(feature = "zstd")]
 #[cold]
 fn refused(e: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("Zstandard cannot start: {e}")).because(e)
+    Error::new(ErrorKind::Io, format!("cannot start Zstandard: {e}")).because(e)
 }

@@ -396,7 +396,7 @@ impl SstCursor {
                     file,
                     handle.offset,
                     "an index block that reaches its separator",
-                    "a shorter one".into(),
+                    "a shorter separator".into(),
                 ));
             }
         }

@@ -319,16 +319,16 @@ fn run_ranges(content: &[u8]) -> Result<Seen, String> {
         Ok(found) => {
             let mut again = ranges::encode(found.fragments(), 3);
             let block = Block::new(again.finish().to_vec(), OFFSET);
-            let block = block.map_err(|e| format!("its own block: {e}"))?;
+            let block = block.map_err(|e| format!("its printed block: {e}"))?;
             let again = RangeDeletes::decode(Arc::new(block));
-            let again = again.map_err(|e| format!("its own fragments: {e}"))?;
+            let again = again.map_err(|e| format!("its printed fragments: {e}"))?;
             same("fragments", &again.fragments(), &found.fragments())?;
             for key in [&b""[..], b"b", b"dc", b"z"] {
                 let target = Target::first_of(1, key);
                 let covering = found.covering(&target);
                 let newest = found.fragments().iter();
                 let newest = newest.filter(|f| f.has(1, key)).map(|f| f.seq).max();
-                same("what covers a key", &covering, &newest)?;
+                same("the ranges that cover a key", &covering, &newest)?;
             }
             Ok(Seen::Accepted(found.fragments().len().min(15) as u64))
         }

@@ -59,7 +59,7 @@ impl Entries {
             _ => Err(DecodeError::new(
                 "SSTable block",
                 offset,
-                "one restart or more, inside the block",
+                "at least one restart, inside the block",
                 format!("{} restarts in {len} bytes", count.unwrap_or(0)),
             )),
         }

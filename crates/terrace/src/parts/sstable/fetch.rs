@@ -87,7 +87,7 @@ impl TableFile {
     ) -> Result<TableFile> {
         let file_bytes = file
             .len()
-            .map_err(|e| Error::io("learn the length of", path, e))?;
+            .map_err(|e| Error::io("get the length of", path, e))?;
         Ok(TableFile {
             file,
             path: path.to_owned(),
@@ -131,7 +131,8 @@ impl TableFile {
         Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{} has {found}, this version knows {known}: open it with what wrote it",
+                "{} has {found}, but this version knows {known}: open it with the version that \
+                 wrote it",
                 self.path.display()
             ),
         )

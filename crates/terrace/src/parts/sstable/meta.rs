@@ -105,7 +105,10 @@ impl FileMeta {
         let first = item::place(r)?;
         let last = item::place(r)?;
         if first > last {
-            return Err(at.refuse("a first key that is not behind the last", "the reverse"));
+            return Err(at.refuse(
+                "a first key that is not greater than the last",
+                "the reverse",
+            ));
         }
         let (expiring, expiry_last) = (item::amount(r)?, r.varint()?);
         let range_deletes = item::amount(r)?;
@@ -114,7 +117,7 @@ impl FileMeta {
             let at = r.clone();
             let (begin, end) = (item::place(r)?, item::place(r)?);
             if begin > first || end < last {
-                return Err(at.refuse("a reach over the table's keys", "a smaller one"));
+                return Err(at.refuse("a reach over the table's keys", "a smaller reach"));
             }
             reach = Some((begin, end));
         }

@@ -25,7 +25,7 @@
     expect(
         dead_code,
         unused_imports,
-        reason = "multi-get reaches the engine next"
+        reason = "the engine will use it for multi-get"
     )
 )]
 

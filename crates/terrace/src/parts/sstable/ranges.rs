@@ -64,7 +64,7 @@ impl RangeDeletes {
             });
             if found != kind::RANGE_DELETE || !range.is_some() || !fits {
                 let found = format!("kind {found}, {range:?}");
-                let expected = "range deletes in order, apart or alike";
+                let expected = "range deletes in order, disjoint or equal";
                 return Err(DecodeError::new("range deletes", offset, expected, found));
             }
             ranges.weight += size_of::<RangeDelete>() + range.begin.len() + range.end.len();

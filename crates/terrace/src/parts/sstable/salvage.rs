@@ -109,7 +109,7 @@ pub(crate) fn salvage(
         .map_err(|e| Error::io("open", path, e))?;
     let file_bytes = file
         .len()
-        .map_err(|e| Error::io("learn the length of", path, e))?;
+        .map_err(|e| Error::io("get the length of", path, e))?;
     let mut found = Salvaged {
         file_bytes,
         ..Salvaged::default()
@@ -130,7 +130,7 @@ pub(crate) fn salvage(
             return Err(Error::new(
                 crate::error::ErrorKind::Unsupported,
                 format!(
-                    "{} has {found}, this version knows {known}: use what wrote it",
+                    "{} has {found}, but this version knows {known}: use the version that wrote it",
                     path.display()
                 ),
             ));
@@ -142,7 +142,8 @@ pub(crate) fn salvage(
             let mut walk = Walk::new(file, path, number, found, visit)?;
             if named.is_none() && !bytes.starts_with(&MAGIC) && walk.begins_without_block() {
                 return Err(Error::invalid(format!(
-                    "{} is not a table of Terrace: it has neither the footer of one nor a whole block at its start",
+                    "{} is not a table of Terrace: it has no table footer, and no intact block at \
+                     its start",
                     path.display()
                 )));
             }
@@ -154,7 +155,7 @@ pub(crate) fn salvage(
     found.number = Some(number);
     let mut walk = Walk::new(file, path, number, found, visit)?;
     if let Some(named) = named.filter(|named| *named != number) {
-        let text = format!("the file's name says table {named}, its footer table {number}");
+        let text = format!("the file is named as table {named}, but its footer has table {number}");
         walk.problem(base, text, None)?;
     }
     walk.run(footer)?;
@@ -268,7 +269,7 @@ impl<'a> Walk<'a> {
         // BOUND: every iteration continues after a block.
         while let Behind::Block(handle, kind, gap) = behind {
             if gap && may_lack_ranges {
-                let text = "there may have been range deletes before this block".to_string();
+                let text = "range deletes before this block may be lost".to_string();
                 self.problem(handle.offset, text, Some(LostKeys::ALL))?;
             }
             may_lack_ranges = false;
@@ -279,7 +280,7 @@ impl<'a> Walk<'a> {
                 // The last block.
                 BlockKind::Properties => return self.properties(handle),
                 BlockKind::Data => {
-                    let text = "a data block behind blocks of other kinds".to_string();
+                    let text = "a data block follows blocks of other kinds".to_string();
                     self.problem(handle.offset, text, Some(LostKeys::ALL))?;
                 }
             }
@@ -292,7 +293,7 @@ impl<'a> Walk<'a> {
             };
         }
         if may_lack_ranges {
-            let text = "there may have been range deletes from here on".to_string();
+            let text = "range deletes from here on may be lost".to_string();
             self.problem(self.end, text, Some(LostKeys::ALL))?;
         }
         Ok(())
@@ -361,8 +362,8 @@ impl<'a> Walk<'a> {
         up_to: Option<KeyPlace>,
     ) -> Result<()> {
         let text = match next {
-            Some((next, _)) => format!("no block is whole before offset {}", next.offset),
-            None => "no block is whole from here on".to_string(),
+            Some((next, _)) => format!("there is no intact block before offset {}", next.offset),
+            None => "there is no intact block from here on".to_string(),
         };
         let lost = LostKeys {
             after: self.last.clone(),

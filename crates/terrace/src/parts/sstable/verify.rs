@@ -171,14 +171,20 @@ impl Walk<'_> {
             (&last.0, std::cmp::Reverse(last.1)) <= (&stored, std::cmp::Reverse(seq))
         });
         if !fits {
-            self.problem(handle.offset, "a separator is before the end of its block");
+            self.problem(
+                handle.offset,
+                "a separator is less than the last key of its block",
+            );
         }
         self.last = Some((stored, seq));
     }
 
     fn data(&mut self, handle: Handle) {
         if handle.offset != self.next_offset {
-            self.problem(handle.offset, "a data block does not follow the one before");
+            self.problem(
+                handle.offset,
+                "a data block does not start where the previous one ends",
+            );
         }
         self.next_offset = handle.end();
         self.properties.data_block_count += 1;
@@ -205,7 +211,10 @@ impl Walk<'_> {
             (last.0.as_slice(), std::cmp::Reverse(last.1)) < (stored, std::cmp::Reverse(seq))
         });
         if !later {
-            self.problem(handle.offset, "an entry is not after the one before it");
+            self.problem(
+                handle.offset,
+                "an entry is not greater than the previous one",
+            );
         }
         let Some((keyspace, key)) = split_key(stored) else {
             return;
@@ -214,7 +223,7 @@ impl Walk<'_> {
         if !known || key.len() > KEY_BYTES_MAX {
             self.problem(
                 handle.offset,
-                "an entry has an unknown kind or too long a key",
+                "an entry has an unknown kind or a key that is too long",
             );
         }
         let new_key = self.last_entry.as_ref().is_none_or(|last| last.0 != stored);
@@ -270,11 +279,14 @@ impl Walk<'_> {
         }
         let index_end = next + self.properties.index_bytes;
         if footer.index.end() != index_end {
-            self.problem(footer.index.offset, "the index is not where it should be");
+            self.problem(
+                footer.index.offset,
+                "the index is not at the expected offset",
+            );
         }
         let end = self.follows(index_end, footer.properties);
         if end + FOOTER_BYTES as u64 != self.table.file_bytes() {
-            self.problem(end, "the footer is not where it should be");
+            self.problem(end, "the footer is not at the expected offset");
         }
         let filtered = self.filter.as_ref().map(|filter| filter.key_count());
         if filtered.is_some_and(|count| count != self.properties.key_count) {
@@ -282,7 +294,7 @@ impl Walk<'_> {
         }
         let (stated, found) = (self.table.properties(), &self.properties);
         if stated != found && self.found.problem_count == 0 {
-            let text = format!("the properties are {stated:?}, the table has {found:?}");
+            let text = format!("the properties are {stated:?}, but the table has {found:?}");
             self.problem(footer.properties.offset, &text);
         }
     }
@@ -290,7 +302,10 @@ impl Walk<'_> {
     /// Checks that a block begins at `next`, and returns its end.
     fn follows(&mut self, next: u64, handle: Handle) -> u64 {
         if handle.offset != next {
-            self.problem(handle.offset, "a block does not follow the one before");
+            self.problem(
+                handle.offset,
+                "a block does not start where the previous one ends",
+            );
         }
         handle.end()
     }

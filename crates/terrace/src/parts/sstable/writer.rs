@@ -224,8 +224,9 @@ impl SstWriter {
             || !known
         {
             return Err(Error::invalid(format!(
-                "an SSTable holds keys of {KEY_BYTES_MAX} bytes, values of {VALUE_BYTES_MAX} bytes \
-                 and known kinds: this is a key of {} bytes, a value of {} bytes, kind {}",
+                "a table holds known kinds, keys of up to {KEY_BYTES_MAX} bytes and values of up \
+                 to {VALUE_BYTES_MAX} bytes, but this entry has a key of {} bytes, a value of {} \
+                 bytes and kind {}",
                 entry.key.len(),
                 entry.value.len(),
                 entry.kind
@@ -238,8 +239,8 @@ impl SstWriter {
     fn out_of_order(&mut self, entry: &NewEntry<'_>) -> Error {
         self.failed = true;
         Error::corruption(format!(
-            "entries for {} are not in order: a key of {} bytes at {} in keyspace {} follows a later one; \
-             verify the database",
+            "entries for {} are out of order: a key of {} bytes at {} in keyspace {} follows a \
+             greater one; verify the database",
             self.path.display(),
             entry.key.len(),
             entry.seq,
@@ -252,7 +253,7 @@ impl SstWriter {
         Error::new(
             ErrorKind::Stopped,
             format!(
-                "an earlier write of {} failed: write it anew",
+                "an earlier write of {} failed: write the whole file again",
                 self.path.display()
             ),
         )
@@ -372,7 +373,7 @@ impl SstWriter {
             // CRASH: before the name is durable, the file is a complete or partial draft, or has
             // its name and its owner in its footer. Nothing refers to it, so recovery removes it.
             let renamed = self.fs.rename_new(&self.draft, &self.path);
-            renamed.map_err(|e| Error::io("give its name to", &self.path, e))?;
+            renamed.map_err(|e| Error::io("rename the finished file to", &self.path, e))?;
             Ok(file_bytes)
         });
         let file_bytes = whole.inspect_err(|_| {

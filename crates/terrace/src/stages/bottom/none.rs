@@ -23,7 +23,7 @@ impl Bottom for NoBottom {
     }
 
     fn drain_job(&self, _: Drain) -> Result<Box<dyn Job>> {
-        Err(Error::invalid("this design has nothing below its buffer"))
+        Err(Error::invalid("this design has no stage below its buffer"))
     }
 
     fn ingest_writer(&self, _: SeqNo) -> Option<Box<dyn IngestWriter>> {

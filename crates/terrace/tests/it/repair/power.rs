@@ -126,7 +126,7 @@ fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
 /// On `Dax` a power loss loses nothing of the repository, so damage there is a loss and is
 /// reported.
 #[test]
-fn damage_on_dax_is_told_of_after_a_power_loss() {
+fn damage_on_dax_is_reported_after_a_power_loss() {
     let machine = Machine::new(3, Medium::Dax);
     let (db, specimen) = begin(&machine, Design::MioDb);
     let mut rng = fastrand::Rng::with_seed(3);

@@ -68,7 +68,7 @@ fn pool_logs_survive_crashes() {
             }
             let lost = Machine::boot(after.crash_image(Survive::None), point.index);
             let (again, _) = read_pool(&reopen(&lost, span), 3);
-            assert_eq!(again, found, "what was found once stays");
+            assert_eq!(again, found, "records found once stay");
         })));
         for (i, batch) in all.iter().enumerate() {
             batch.append(&log);
@@ -192,7 +192,7 @@ fn used_again_a_file_shows_nothing_old() {
         assert!(crashes.load(Ordering::Relaxed) > 60);
         let (found, end) = read_file(&fs, id);
         assert_eq!(found, all);
-        assert!(!end.unwrap().torn, "what is behind is no record");
+        assert!(!end.unwrap().torn, "the bytes that follow are not a record");
         let (found, end) = read_file(&fs, id - 1);
         assert!(found.is_empty() && end.is_err(), "the old log is gone");
     }
@@ -373,7 +373,7 @@ fn file_faults_stop_the_log() {
             let appended = log.append(slot, batch.first_seq, &mut payload);
             let done = appended.and_then(|()| if i % 3 == 0 { log.sync() } else { Ok(()) });
             match done {
-                Ok(()) => assert!(!failed, "a log that failed takes no more"),
+                Ok(()) => assert!(!failed, "a failed log accepts no more records"),
                 Err(e) => {
                     assert_eq!(e.kind(), io::ErrorKind::StorageFull);
                     failed = true;
@@ -445,6 +445,6 @@ fn failed_syncs_of_the_pool_stay() {
     assert!(log.sync().is_err());
     assert!(
         log.sync().is_err(),
-        "what the failed sync lost is not known"
+        "data lost by the failed sync is unknown"
     );
 }

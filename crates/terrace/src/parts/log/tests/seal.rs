@@ -51,7 +51,7 @@ fn every_byte_before_a_seal_counts() {
                 match ended {
                     Ok(_) => {
                         assert_eq!(found, all, "byte {at} ^ {mask:#x}");
-                        assert!(at >= end || bytes[at] == 0, "byte {at} is no padding");
+                        assert!(at >= end || bytes[at] == 0, "byte {at} is not padding");
                         harmless += 1;
                     }
                     Err(Failure::Damage(_)) => {

@@ -37,7 +37,7 @@ fn recover(machine: &Machine) -> State {
         let after = Manifest::open(&pool, OWNERS)
             .unwrap_or_else(|e| panic!("{e}"))
             .state();
-        assert_eq!(after, found, "what was found once stays");
+        assert_eq!(after, found, "records found once stay");
         manifest
             .commit(Edit::of(Change::LastSeq { seq: SEQ_MAX }))
             .unwrap();
@@ -97,7 +97,7 @@ fn edits_are_atomic() {
         assert_eq!(
             recover(&Machine::boot(image, 1)),
             state,
-            "what was committed is durable"
+            "committed edits are durable"
         );
         println!("{medium}: {} crashes", crashes.load(Ordering::Relaxed));
     }

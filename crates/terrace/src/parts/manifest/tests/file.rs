@@ -59,7 +59,7 @@ fn recover(machine: &Machine) -> Result<State, ManifestError> {
     let after = Manifest::open_file(&lost.fs(), dir(), OWNERS)
         .unwrap()
         .state();
-    assert_eq!(after, found, "what was found once stays");
+    assert_eq!(after, found, "records found once stay");
     manifest
         .commit(Edit::of(Change::LastSeq { seq: SEQ_MAX }))
         .unwrap();
@@ -119,7 +119,7 @@ fn edits_in_a_file_are_atomic() {
     assert!(crashes.load(Ordering::Relaxed) > 1000);
     let image = machine.crash_image(Survive::None);
     let found = recover(&Machine::boot(image, 1)).unwrap();
-    assert_eq!(found, kept(&state), "what was committed is durable");
+    assert_eq!(found, kept(&state), "committed edits are durable");
 }
 
 /// After a crash anywhere in the creation there is no manifest, or an empty one.
@@ -226,7 +226,7 @@ fn a_full_disk_refuses_and_comes_back() {
     assert!(count > 50, "only {count} edits fit the file");
     for _ in 0..3 {
         let Err(ManifestError::Draft(e)) = create(count) else {
-            panic!("there is no room");
+            panic!("there is no space");
         };
         assert_eq!(e.kind(), ErrorKind::StorageFull);
     }
@@ -356,7 +356,7 @@ fn damage_in_the_file_is_found() {
     drop(manifest);
     states.dedup();
     let good = contents(&fs).unwrap();
-    assert_eq!(good.len() as u64, ROOM, "its space was taken ahead");
+    assert_eq!(good.len() as u64, ROOM, "its space was allocated ahead");
     let end = good.iter().rposition(|&b| b != 0).unwrap();
     let last_two = &states[states.len() - 2..];
     let mut refused = 0;

@@ -140,7 +140,11 @@ fn pass(seed: u64, count: usize, watch: bool) {
             if next > entry {
                 break;
             }
-            assert_eq!(model.get(&next), Some(&off), "what follows is in the list");
+            assert_eq!(
+                model.get(&next),
+                Some(&off),
+                "the following nodes are in the list"
+            );
             if rng.u32(..3) == 0 {
                 fingers.unlink(list).unwrap();
                 model.remove(&next);
@@ -169,7 +173,11 @@ fn pass(seed: u64, count: usize, watch: bool) {
             }
             fingers.insert_linked(off, height, &mut plan);
         }
-        assert_eq!(fingers.before(0), off, "fingers step on what they insert");
+        assert_eq!(
+            fingers.before(0),
+            off,
+            "fingers step on the nodes that they insert"
+        );
         model.insert(entry, off);
         if rng.u32(..4) == 0 {
             if plan.settled.is_empty() {

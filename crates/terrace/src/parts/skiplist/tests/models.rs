@@ -69,7 +69,7 @@ fn breaks(complaints: &[&str], model: impl Fn() + Send + Sync + Clone + 'static)
             break;
         }
     }
-    let panic = found.expect("a wrong protocol is found out");
+    let panic = found.expect("a wrong protocol is detected");
     let text = match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
         (Some(text), _) => text.as_str(),
         (None, Some(text)) => text,

@@ -154,7 +154,7 @@ fn verify_finds_wrong_facts() {
     });
     check(
         BlockKind::Index,
-        "before the end of its block",
+        "less than the last key of its block",
         &|payload| {
             payload[3 + 8 + 4 + 3] = b'/';
         },
@@ -173,7 +173,7 @@ fn verify_finds_wrong_facts() {
     bytes.bytes[footer_at..].copy_from_slice(&footer);
     bytes.store(&*fs);
     assert!(
-        verdict(&*fs).contains("where it should be"),
+        verdict(&*fs).contains("not at the expected offset"),
         "{}",
         verdict(&*fs)
     );

@@ -163,7 +163,7 @@ fn entries_need_no_footer_and_no_index() {
 /// With the footer and any other part damaged too, intact data is salvaged, and the key ranges in
 /// which data is missing are reported.
 #[test]
-fn what_is_whole_beside_damage_comes_back() {
+fn intact_data_next_to_damage_is_recovered() {
     each(|fs, model, what| {
         let good = bytes_of(fs, file());
         let (whole, _) = salvage_all(fs, Some(NUMBER));

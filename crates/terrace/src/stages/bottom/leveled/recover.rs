@@ -38,8 +38,8 @@ pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) 
         .find(|meta| !found.contains(&file_name(meta.number)))
     {
         return Err(Error::corruption(format!(
-            "{} is missing, and the manifest names it: restore the folder from a copy, or \
-             rebuild what is left with \"terrace repair\"",
+            "{} is missing, but the manifest names it: restore the directory from a copy, or \
+             recover the readable data with \"terrace repair\"",
             store.path(lost.number).display()
         )));
     }

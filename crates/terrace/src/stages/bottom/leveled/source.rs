@@ -32,7 +32,7 @@ fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
         Some(EntryKind::RangeDelete | EntryKind::PutExpiring) | None => {
             Err(Error::corruption(format!(
                 "{} has an entry of the unknown kind {}; restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                 recover the readable data with \"terrace repair\"",
                 table.path().display(),
                 found.kind
             )))
@@ -147,7 +147,7 @@ impl Source for RunSource {
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
         if let Some((one, other)) = self.0.overlap() {
             census.problems.push(format!(
-                "{} and {} have keys between one another's, though they are parts of one sorted run",
+                "the key ranges of {} and {} overlap, although both are in one sorted run",
                 one.path().display(),
                 other.path().display()
             ));
@@ -173,7 +173,7 @@ impl Source for RunSource {
             let meta = &table.meta;
             if verified.entries != meta.entries || open.file_bytes() != meta.bytes {
                 census.problems.push(named(format!(
-                    "{} entries in {} bytes, but the manifest has {} in {}",
+                    "{} entries in {} bytes, but the manifest records {} in {}",
                     verified.entries,
                     open.file_bytes(),
                     meta.entries,

@@ -112,7 +112,7 @@ fn level_0_never_passes_newer_data() {
     let version = version(&[0, 50 * MIB, 0, 0, 0, 10 * MIB]);
     let (base, targets_of) = targets(&version, &options());
     assert_eq!(base, 2);
-    assert_eq!(targets_of[2], 0, "what is there has to leave");
+    assert_eq!(targets_of[2], 0, "the existing data has to leave");
     assert_eq!(debt(&version, &options()), 50 * MIB);
 }
 

@@ -142,8 +142,8 @@ impl Table {
             let table = SsTable::open(fs, &path, number, mode, &store.blocks)?;
             if table.db() != store.db {
                 return Err(Error::corruption(format!(
-                    "{} is a table of another database, {}, and this one is {}: restore the file from \
-                     a copy, or rebuild what is left with \"terrace repair\"",
+                    "{} is a table of another database, {}, and this one is {}: restore the file \
+                     from a copy, or recover the readable data with \"terrace repair\"",
                     path.display(),
                     table.db(),
                     store.db

@@ -27,7 +27,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             if let Some(word) = bytes.last_chunk::<8>() {
                 let (kib, last) = decode_expiring(u64::from_le_bytes(*word));
                 let again = decode_expiring(encode_expiring(kib, last));
-                same("what expires", &again, &(kib, last))?;
+                same("the expiring entries", &again, &(kib, last))?;
             }
             let head = check_head(bytes, 0);
             match (&head, check_extent(bytes, OFFSET, LENGTH)) {

@@ -222,7 +222,7 @@ impl Inner {
         let failed = |e: std::io::Error| {
             Error::new(
                 crate::error::ErrorKind::Io,
-                format!("the repository cannot be synced: {e}"),
+                format!("cannot sync the repository: {e}"),
             )
             .because(e)
         };
@@ -313,7 +313,7 @@ impl Source for Inner {
         {
             // A lost link looks like the end of the list.
             problems.push(format!(
-                "repository: {entries} entries are linked of the {expected} that it has"
+                "repository: {entries} of its {expected} entries are linked"
             ));
         }
         census.entries += entries;

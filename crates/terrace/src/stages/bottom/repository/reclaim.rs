@@ -528,7 +528,7 @@ mod tests {
             "{dead} bytes are dead"
         );
         let job = next(&inner, Urgency::Space).unwrap();
-        assert!(job.is_none(), "the pool has no place that is longer");
+        assert!(job.is_none(), "the pool has no longer free span");
 
         // A rebuild takes every node that is not marked.
         let region = inner.list.region();

@@ -58,7 +58,7 @@ pub(crate) fn create(shared: &Arc<Shared>) -> Result<()> {
         .map_err(|e| {
             Error::new(
                 crate::error::ErrorKind::Io,
-                format!("the repository cannot be synced: {e}"),
+                format!("cannot sync the repository: {e}"),
             )
             .because(e)
         })?;
@@ -79,9 +79,8 @@ pub(crate) fn recover(
     let head = named.iter().find(|extent| !extent.has_entries());
     let head = head.ok_or_else(|| {
         Error::corruption(
-            "the manifest names no repository, which every database of this design has; restore \
-             the database from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+            "the manifest names no repository, but every database of this design has one; restore \
+             the database from a copy, or recover the readable data with \"terrace repair\"",
         )
     })?;
     let region = shared.pool.region().clone();
@@ -98,9 +97,9 @@ pub(crate) fn recover(
         let (used, dead) = (read(&extent, USED_AT), read(&extent, DEAD_AT));
         if !(HEADER_BYTES as u64..=extent.len()).contains(&used) {
             return Err(Error::corruption(format!(
-                "the repository extent at pool offset {:#x} says that {used} of its {} bytes are \
-                 used; restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                "the header of the repository extent at pool offset {:#x} claims {used} used \
+                 bytes, but the extent has {}; restore the database from a copy, or recover the \
+                 readable data with \"terrace repair\"",
                 extent.off(),
                 extent.len()
             )));

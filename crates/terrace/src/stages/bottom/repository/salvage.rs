@@ -82,8 +82,8 @@ fn area(span: Span, pool: &mut dyn DamagedPool) -> Area {
     // A page from elsewhere may contain a wrong `used`.
     let fits = placed && (NODES_AT..=span.len).contains(&used);
     let problem = match (known, fits) {
-        (false, _) => Some("an extent has lost its header"),
-        (true, false) => Some("an extent says that more of it is used than there is"),
+        (false, _) => Some("the header of an extent is lost"),
+        (true, false) => Some("the header of an extent claims more used bytes than the extent has"),
         (true, true) => None,
     };
     Area {

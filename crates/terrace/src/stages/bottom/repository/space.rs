@@ -124,9 +124,9 @@ impl Space {
         let claim = usage.and_then(|(at, usage)| usage.extent.claim(off - at, bytes.len()));
         let Some(mut claim) = claim else {
             return Err(Error::corruption(format!(
-                "the repository extent that has the pool offset {off:#x} is shorter than its \
-                 header says; restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\""
+                "the repository extent at pool offset {off:#x} is shorter than its header claims; \
+                 restore the database from a copy, or recover the readable data with \"terrace \
+                 repair\""
             )));
         };
         claim.write_streaming(0, bytes, purpose);
@@ -204,7 +204,7 @@ impl Space {
         region.sync(extent.off(), HEADER_BYTES).map_err(|e| {
             Error::new(
                 crate::error::ErrorKind::Io,
-                format!("a new extent cannot be synced: {e}"),
+                format!("cannot sync a new extent: {e}"),
             )
             .because(e)
         })?;

@@ -28,7 +28,7 @@ pub(super) fn list_of(shared: &Shared, batch: &Batch, seq: SeqNo) -> Result<Seal
     let mut arena = Arena::new(bytes as u64).map_err(|e| {
         Error::new(
             ErrorKind::Full,
-            format!("there is no memory for a table of {bytes} bytes: {e}"),
+            format!("cannot allocate {bytes} bytes for a table: {e}"),
         )
         .because(e)
     })?;

@@ -116,7 +116,7 @@ impl CopyIn {
             region.sync(off, len as usize).map_err(|e| {
                 Error::new(
                     crate::error::ErrorKind::Io,
-                    format!("a flushed table cannot be synced: {e}"),
+                    format!("cannot sync a flushed table: {e}"),
                 )
                 .because(e)
             })

@@ -107,8 +107,8 @@ impl Merge {
         let left_out = left_out_written.unwrap_or(0);
         if left_out > entries {
             return Err(Error::corruption(format!(
-                "the merge of table {} into table {} has left out {left_out} of the {entries} entries that both had; \
-                 restore the database from a copy, or rebuild what is left with \"terrace repair\"",
+                "the merge of table {} into table {} lost {left_out} of {entries} entries; restore \
+                 the database from a copy, or recover the readable data with \"terrace repair\"",
                 newer.id, older.id
             )));
         }
@@ -366,7 +366,7 @@ impl Merge {
         region.sync(span.off, span.len as usize).map_err(|e| {
             Error::new(
                 crate::error::ErrorKind::Io,
-                format!("a filter cannot be synced: {e}"),
+                format!("cannot sync a filter: {e}"),
             )
             .because(e)
         })?;

@@ -189,7 +189,7 @@ impl Buffer for Elastic {
     fn flush_job(&self, mut sealed: Sealed) -> Result<Box<dyn Job>> {
         let Form::List(list) = std::mem::replace(&mut sealed.form, Form::Entries) else {
             return Err(Error::invalid(
-                "this buffer takes over lists, and the front has none",
+                "this buffer takes over skip lists, but the front has none",
             ));
         };
         let shared = Arc::clone(&self.shared);

@@ -77,8 +77,7 @@ pub(crate) fn recover(
         let (Some(newer), Some(older)) = (newer, older) else {
             return Err(Error::corruption(format!(
                 "the manifest merges table {} into table {into}, which it does not name; restore \
-                 the database from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                 the database from a copy, or recover the readable data with \"terrace repair\"",
                 meta.id
             )));
         };
@@ -141,23 +140,23 @@ fn open_table(
         if extents.is_empty() && id != meta.id {
             return Err(Error::corruption(format!(
                 "the extent of table {} at pool offset {off:#x} has the header of table {id}; \
-                 restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                 restore the database from a copy, or recover the readable data with \"terrace \
+                 repair\"",
                 meta.id
             )));
         }
         if let Some(other) = headers.insert(id, off) {
             return Err(Error::corruption(format!(
                 "the extents at pool offsets {other:#x} and {off:#x} both have the header of table \
-                 {id}; restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\""
+                 {id}; restore the database from a copy, or recover the readable data with \
+                 \"terrace repair\""
             )));
         }
         if extent.used > extent.span.len {
             return Err(Error::corruption(format!(
-                "the manifest says that {} bytes of the {}-byte extent at pool offset {off:#x} \
-                 are used; restore the database from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                "the manifest records {} used bytes for the {}-byte extent at pool offset \
+                 {off:#x}; restore the database from a copy, or recover the readable data with \
+                 \"terrace repair\"",
                 extent.used, extent.span.len
             )));
         }
@@ -166,9 +165,9 @@ fn open_table(
     let first = meta.extents.first().map(|extent| extent.span.off);
     if first.map(|off| off + TABLE_HEADER_BYTES as u64) != Some(meta.head) {
         return Err(Error::corruption(format!(
-            "the manifest says that the list of table {} begins at pool offset {:#x}, which is not where its first \
-             extent has it; restore the database from a copy, or \
-             rebuild what is left with \"terrace repair\"",
+            "the manifest records the list of table {} at pool offset {:#x}, which is not in its \
+             first extent; restore the database from a copy, or recover the readable data with \
+             \"terrace repair\"",
             meta.id, meta.head
         )));
     }
@@ -215,7 +214,7 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
         node.checked_value()?;
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
         if !(first..=last).contains(&seq) {
-            let found = format!("one with the number {seq}");
+            let found = format!("a node with the number {seq}");
             let expected = format!("a node with a number from {first} to {last}");
             return Err(DecodeError::new("node of a table", off, expected, found).into());
         }

@@ -293,7 +293,7 @@ impl Table {
             && expected != entries
         {
             problems.push(format!(
-                "table {}: {entries} entries are linked of the {expected} that it has",
+                "table {}: {entries} of its {expected} entries are linked",
                 self.id
             ));
         }
@@ -305,8 +305,8 @@ impl Table {
                 .check(&older.latch, &mut |_, _| found += 1, &mut || {});
             if walked.is_ok() && found != expected && self.pair() == pair {
                 problems.push(format!(
-                    "table {}: {found} entries are linked of the {expected} that it and table {}, into which it is \
-                     merged, have",
+                    "table {}: {found} entries are linked, but it should have {expected} together \
+                     with table {}, into which it is merged",
                     self.id, older.id
                 ));
             }

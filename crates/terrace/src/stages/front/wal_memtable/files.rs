@@ -113,7 +113,7 @@ impl LogFiles {
             if !self.reserve.refill() {
                 return Err(io::Error::new(
                     io::ErrorKind::StorageFull,
-                    "what room the disk has is kept for deletes",
+                    "the remaining disk space is reserved for deletes",
                 ));
             }
         }
@@ -149,7 +149,7 @@ impl LogFiles {
             Ok(Some(free)) if free < bytes => Err(io::Error::new(
                 io::ErrorKind::StorageFull,
                 format!(
-                    "no storage space: it takes {}, and the disk has {} left",
+                    "no storage space: the log needs {}, but the disk has {} left",
                     human_bytes(bytes),
                     human_bytes(free)
                 ),
@@ -178,8 +178,8 @@ impl LogFiles {
         let is_there = |id: &u64| names.iter().any(|name| log_file_id(name) == Some(*id));
         if let Some(&lost) = named.iter().find(|id| !is_there(id)) {
             return Err(Error::corruption(format!(
-                "{} is missing, and the manifest names it: restore the folder from a copy, or \
-                 rebuild what is left with \"terrace repair\"",
+                "{} is missing, but the manifest names it: restore the directory from a copy, or \
+                 recover the readable data with \"terrace repair\"",
                 self.path(lost).display()
             )));
         }
@@ -187,9 +187,9 @@ impl LogFiles {
         let ids = || names.iter().filter_map(|name| log_file_id(name));
         if let Some(newer) = ids().find(|&id| id >= next_id && self.has_records(id)) {
             return Err(Error::corruption(format!(
-                "{} has writes, and the manifest, which would name it before the first of them, does not know its \
-                 number: the manifest is an older one. Restore the folder from one copy, or rebuild what is left with \
-                 \"terrace repair\"",
+                "{} has writes, but the manifest does not know this log, so the manifest is an \
+                 older copy: restore the directory from one copy, or recover the readable data \
+                 with \"terrace repair\"",
                 self.path(newer).display()
             )));
         }
@@ -205,7 +205,7 @@ impl LogFiles {
             } else {
                 shared.skip_ids(id.saturating_add(1));
                 fs.remove(&path)
-                    .map_err(|e| Error::io("remove the log, which is not needed,", &path, e))?;
+                    .map_err(|e| Error::io("remove the unneeded log", &path, e))?;
             }
         }
         Ok(())

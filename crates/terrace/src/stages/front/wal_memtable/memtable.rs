@@ -110,7 +110,7 @@ impl Arenas {
             arena = Some(Arena::new(bytes).map_err(|e| {
                 Error::new(
                     crate::error::ErrorKind::Full,
-                    format!("there is no memory for a memtable of {bytes} bytes: {e}"),
+                    format!("cannot allocate {bytes} bytes for a memtable: {e}"),
                 )
                 .because(e)
             })?);
@@ -129,13 +129,13 @@ impl Arenas {
         let most = self.budget.limits.arenas_bytes;
         let text = match bytes > most {
             true => format!(
-                "a memtable of {bytes} bytes is needed, as for a log that was written with larger \
-                 memtables, and memory_bytes leaves {most} for all of them: open the database once \
-                 with a larger memory_bytes"
+                "a memtable of {bytes} bytes is needed, for example to replay a log of larger \
+                 memtables, but --memory (memory_bytes) allows {most} for all memtables: open the \
+                 database once with a larger memory_bytes"
             ),
             false => format!(
-                "memtables take all of the {most} bytes that they may, and readers hold those that are \
-                 flushed: drop iterators that are not used, or reopen with a larger memory_bytes"
+                "memtables have reached their limit of {most} bytes, and readers still use flushed \
+                 ones: drop unused iterators, or reopen with a larger memory_bytes (--memory)"
             ),
         };
         Error::new(crate::error::ErrorKind::Full, text).because(HeldByReaders)

@@ -161,8 +161,8 @@ fn append_failed(shared: &Shared, e: std::io::Error) -> Error {
     Error::new(
         ErrorKind::Io,
         format!(
-            "a record cannot be written to the log, and whether it survives is not known: reopen the \
-             database ({e})"
+            "cannot write a record to the log, and it may or may not survive: reopen the database \
+             ({e})"
         ),
     )
     .because(e)
@@ -171,7 +171,7 @@ fn append_failed(shared: &Shared, e: std::io::Error) -> Error {
 fn not_published() -> Error {
     Error::new(
         ErrorKind::Stopped,
-        "a write before this one failed, so nothing after it may be trusted: reopen the database",
+        "an earlier write failed, so later writes cannot be trusted: reopen the database",
     )
 }
 
@@ -342,8 +342,7 @@ impl Front for WalMemtable {
         let first = sequencer.last_taken() + 1;
         if first > upto {
             return Err(Error::invalid(
-                "more was written since the ingest began than fits between two numbers: begin it \
-                 again",
+                "too much was written since the ingest began: start the ingest again",
             ));
         }
         if self.rotate_held(None).is_none() {

@@ -405,7 +405,7 @@ impl ReplayedLog for Ended {
         } = *self;
         if memtable.is_none() && !sealed {
             if log.exact.is_some() {
-                return Err(Error::corruption("the log changed while it was replayed"));
+                return Err(Error::corruption("the log changed during its replay"));
             }
             log.exact = Some(replayer.measure(&log)?);
         }
@@ -423,7 +423,8 @@ fn no_room(e: Error) -> Error {
     }
     Error::new(
         ErrorKind::Full,
-        "the pool has no room for what its logs have; reopen with a larger pool.size_bytes",
+        "the pool has no space for the data of its logs; reopen with a larger --pool-size \
+         (pool.size_bytes)",
     )
     .because(e)
 }

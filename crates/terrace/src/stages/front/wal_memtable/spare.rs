@@ -338,7 +338,7 @@ fn memtable_of(
             let span = extent.span();
             memtable.log_extent = Some(Arc::clone(&extent));
             let failed = |e| {
-                let text = format!("a log cannot be created: {e}");
+                let text = format!("cannot create a log: {e}");
                 Error::new(crate::error::ErrorKind::Io, text).because(e)
             };
             let log = PoolLog::create(extent, (shared.manifest.db(), id), pool.medium())

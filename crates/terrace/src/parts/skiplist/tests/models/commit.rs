@@ -293,7 +293,7 @@ impl World {
         let before = self.visible.load(Ordering::Acquire);
         let view = Arc::clone(&self.view.lock().unwrap());
         let at = self.visible.load(Ordering::Acquire);
-        assert!(before <= at, "what was visible is not any more");
+        assert!(before <= at, "a visible entry is not visible any more");
         let finds = |number| view.iter().any(|memtable| memtable.has(number));
         for number in 1..=before {
             assert!(finds(number), "a visible entry is missed");
@@ -376,7 +376,7 @@ fn failing(fault: Fault) {
     // A batch whose writer was notified of the failure may have become visible afterwards.
     assert!(
         (count..=2).contains(&visible),
-        "what was acknowledged is visible"
+        "acknowledged entries are visible"
     );
     assert!(!acknowledged[1]);
 }
@@ -409,7 +409,7 @@ fn what_is_visible_is_found() {
 
 /// After a writer has failed, acknowledged writes are visible and no thread hangs.
 #[test]
-fn a_failed_writer_hangs_nobody() {
+fn a_failed_writer_blocks_no_thread() {
     holds(|| failing(Fault::None));
 }
 
@@ -423,7 +423,7 @@ fn wrong_commits_are_found_out() {
         writing(Fault::PublishedFirst)
     });
     breaks(&["steps"], || crowded(Fault::NextForgotten));
-    breaks(&["not any more", "not everything"], || {
+    breaks(&["not visible any more", "not everything"], || {
         crowded(Fault::ShownBackwards)
     });
     breaks(&["steps"], || crowded(Fault::MarkOverrun));

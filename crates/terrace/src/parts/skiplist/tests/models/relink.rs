@@ -467,7 +467,7 @@ fn model(fault: Fault, snapshot: Option<u32>, keys: [u32; 2], scans: usize) {
         None => &[11, 19, 3, 14, 15, 6],
         Some(_) => &[11, 19, 12, 3, 14, 15, 6],
     };
-    assert_eq!(kept, expected, "versions that nobody reads are gone");
+    assert_eq!(kept, expected, "versions without readers are removed");
 }
 
 /// While a merge moves and drops nodes, a point read finds the newest version of every key, or that

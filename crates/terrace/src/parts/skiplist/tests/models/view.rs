@@ -138,7 +138,7 @@ fn emptying(fault: Fault) {
     assert_eq!(last.sources, [2], "an older view replaces a newer one");
     for number in 0..2 {
         let gone = freed[number].load(Ordering::SeqCst);
-        assert!(gone, "garbage that nobody can read is freed");
+        assert!(gone, "unreachable garbage is freed");
     }
     assert!(!freed[2].load(Ordering::SeqCst));
 }
