@@ -1,19 +1,19 @@
 //! Enums whose values have names: each value, its number and its name are on one line.
 
-/// Declares an enum whose values have names, with `ALL` and `name`. A value after a semicolon is
-/// not in `ALL`.
+/// Declares an enum whose values have names, with `ALL` and `name`. Values after a semicolon
+/// are not in `ALL`.
 macro_rules! named_enum {
     (
         $(#[$of_enum:meta])*
         $vis:vis enum $Enum:ident {
             $($(#[$of_value:meta])* $Value:ident $(= $number:literal)? => $name:literal,)*
-            $(; #[cfg($cfg:meta)] $Unlisted:ident => $unlisted:literal,)?
+            $(; $(#[cfg($cfg:meta)] $Unlisted:ident => $unlisted:literal,)+)?
         }
     ) => {
         $(#[$of_enum])*
         $vis enum $Enum {
             $($(#[$of_value])* $Value $(= $number)?,)*
-            $(#[cfg($cfg)] #[doc(hidden)] $Unlisted,)?
+            $($(#[cfg($cfg)] #[doc(hidden)] $Unlisted,)+)?
         }
 
         impl $Enum {
@@ -24,7 +24,7 @@ macro_rules! named_enum {
             $vis const fn name(self) -> &'static str {
                 match self {
                     $($Enum::$Value => $name,)*
-                    $(#[cfg($cfg)] $Enum::$Unlisted => $unlisted,)?
+                    $($(#[cfg($cfg)] $Enum::$Unlisted => $unlisted,)+)?
                 }
             }
         }

@@ -17,7 +17,8 @@ pub(crate) struct Drain {
     /// Runs before the first entry is read; may wait and sync.
     pub(crate) finish: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
     pub(crate) cursor: MergeCursor,
-    /// Versions in newer tables of the buffer.
+    /// Versions in newer tables of the buffer. `None` only for a source that is no buffer: without
+    /// it, deletes in the buffer free nothing on a full disk below.
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
     /// The newest number of the drained entries; everything that stays above is newer.
     pub(crate) seq_last: SeqNo,

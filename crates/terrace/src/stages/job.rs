@@ -15,7 +15,8 @@ use crate::parts::manifest::Edit;
 pub(crate) trait Job: Send {
     /// Returns its kind, for priorities and metrics.
     fn kind(&self) -> JobKind;
-    /// Does the next step.
+    /// Does the next step. The one after it may run on another thread, so a step fences what it
+    /// has flushed or streamed.
     fn step(&mut self) -> Result<Step>;
     /// Returns whether its next step needs as much space as the one that a disk refused. The engine
     /// then waits for more space; a job that returns false is run again after a while.

@@ -17,7 +17,7 @@ use super::drain::{Drain, EntryCount, PendingFrees};
 pub(crate) struct Sealed {
     pub(crate) id: u64,
     pub(crate) entries: u64,
-    /// The bytes of the entries in the front.
+    /// The bytes of the entries in the front, with all that it stores for each.
     pub(crate) bytes: u64,
     pub(crate) seq_first: SeqNo,
     pub(crate) seq_last: SeqNo,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrace_media::prefetch;
 
 use crate::error::Result;
-use crate::parts::expiry::Millis;
+use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::skiplist::Node;
@@ -67,24 +67,33 @@ pub(crate) enum Lookup {
 }
 
 impl Lookup {
+    /// Converts an entry of the sought key, whose expiry is separate from its value, to an answer;
+    /// `None` if its kind is unknown.
+    pub(crate) fn of(kind: u8, seq: SeqNo, value: Value<'_>) -> Option<Lookup> {
+        match EntryKind::from_raw(kind)? {
+            EntryKind::Put => Some(Lookup::Value {
+                value: value.bytes.to_vec(),
+                seq,
+                expiry: value.expiry,
+            }),
+            EntryKind::Delete => Some(Lookup::Deleted),
+            EntryKind::RangeDelete | EntryKind::PutExpiring => None,
+        }
+    }
+
     /// Converts the node of the sought key to an answer, after checking its checksum.
     pub(crate) fn from_node(node: &Node<'_>) -> Result<Lookup> {
         // All of it will be read, for its checksum and then to be copied.
         prefetch(node.value()?);
         let value = node.checked_entry()?;
-        match EntryKind::from_raw(node.header.kind) {
-            Some(EntryKind::Put | EntryKind::PutExpiring) => Ok(Lookup::Value {
-                value: value.bytes.to_vec(),
-                seq: node.header.seq,
-                expiry: value.expiry,
-            }),
-            Some(EntryKind::Delete) => Ok(Lookup::Deleted),
-            Some(EntryKind::RangeDelete) | None => Err(crate::error::Error::corruption(format!(
-                "the node at pool offset {:#x} has the unknown kind {}; restore the database from \
-                 a copy, or recover the readable data with \"terrace repair\"",
+        let kind = EntryKind::without_expiry(node.header.kind);
+        Lookup::of(kind, node.header.seq, value).ok_or_else(|| {
+            crate::error::Error::corruption(format!(
+                "the node at pool offset {:#x} has the unknown kind {}; restore the database \
+                 from a copy, or recover the readable data with \"terrace repair\"",
                 node.off, node.header.kind
-            ))),
-        }
+            ))
+        })
     }
 }
 

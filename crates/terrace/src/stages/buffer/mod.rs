@@ -19,15 +19,18 @@ use super::source::Sources;
 
 /// Stage 2: sorted tables in the pool.
 pub(crate) trait Buffer: Send + Sync {
-    /// Takes a sealed memtable.
+    /// Takes a sealed memtable. If the job finds no space in the pool, it waits (`Step::Wait`).
     fn flush_job(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
     /// Makes a table of the entries of `batch`, whose keys ascend, all with the number `seq`. No
-    /// log has them, and they become visible when the completion of the job is applied.
+    /// log has them, and they become visible when the completion of the job is applied. The space
+    /// is allocated here: the steps of this job cannot wait for any.
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>>;
-    /// Returns work inside the buffer: merges.
+    /// Returns work inside the buffer: merges, whose jobs are of the kind `Merge`.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
     /// Takes the oldest table that is due for the bottom, and those that follow it by age and are
-    /// due too, up to `bytes_max` together.
+    /// due too, up to `bytes_max` together. Above `Urgency::None` every table is due; else the
+    /// buffer decides. `None` while a drain of older tables runs, since drains end in the order of
+    /// age.
     fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
     /// Returns the sources, newest first.
     fn sources(&self) -> Sources;
@@ -35,7 +38,7 @@ pub(crate) trait Buffer: Send + Sync {
     fn newest(&self) -> SeqNo;
     /// Returns the number of tables.
     fn table_count(&self) -> usize;
-    /// Returns the bytes of their nodes, superseded ones included.
+    /// Returns the bytes of their entries, superseded ones included.
     fn table_bytes(&self) -> u64;
     /// Adds the metrics of the buffer.
     fn measure(&self, metrics: &mut Metrics);

@@ -11,7 +11,7 @@ use crate::parts::key::Target;
 use crate::parts::ranges::Newer;
 use crate::parts::sstable::{Answer, MultiRead, ReadCounts, SstCursor};
 use crate::stages::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source};
-use crate::types::{EntryKind, SEQ_MAX, SeqNo};
+use crate::types::{SEQ_MAX, SeqNo};
 
 /// A run as a source.
 pub(super) struct RunSource(pub(super) Arc<Run>);
@@ -21,23 +21,19 @@ fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
     let Answer::Entry(found) = answer else {
         return Ok(Lookup::Deleted);
     };
-    match EntryKind::from_raw(found.kind) {
-        // The table stores the expiry of any put alongside it.
-        Some(EntryKind::Put) => Ok(Lookup::Value {
-            value: found.value().to_vec(),
-            seq: found.seq,
-            expiry: found.expiry,
-        }),
-        Some(EntryKind::Delete) => Ok(Lookup::Deleted),
-        Some(EntryKind::RangeDelete | EntryKind::PutExpiring) | None => {
-            Err(Error::corruption(format!(
-                "{} has an entry of the unknown kind {}; restore the database from a copy, or \
-                 recover the readable data with \"terrace repair\"",
-                table.path().display(),
-                found.kind
-            )))
-        }
-    }
+    // The table stores the expiry of any put alongside it.
+    let value = Value {
+        bytes: found.value(),
+        expiry: found.expiry,
+    };
+    Lookup::of(found.kind, found.seq, value).ok_or_else(|| {
+        Error::corruption(format!(
+            "{} has an entry of the unknown kind {}; restore the database from a copy, or \
+             recover the readable data with \"terrace repair\"",
+            table.path().display(),
+            found.kind
+        ))
+    })
 }
 
 impl ReadStats {
