@@ -172,11 +172,13 @@ pub fn trials() -> Vec<Trial> {
         suite,
         medium,
         first: match (canary, suite) {
-            (Canary::RedoClear, Suite::Power) => 30,
+            (Canary::RedoClear, Suite::Power) => 40,
             (Canary::DeadFlag, Suite::Power) => 4,
             (Canary::HidesUnsynced, Suite::Power) => 61,
             (Canary::LeftUnsynced, Suite::Power) => 30,
             (Canary::PartUnsynced, Suite::Long) => 99,
+            (Canary::SyncedStale, Suite::Power) => 10,
+            (Canary::VersionEarly, Suite::LinearFiles) => 20,
             _ => 0,
         },
         cases_max,
@@ -278,6 +280,15 @@ impl Trial {
         self.canary == Canary::GarbageEarly
     }
 
+    /// Returns whether the trial takes tens of seconds: it needs a long script, or many runs of
+    /// threads. Tests of a change leave such trials to `.ci/run`.
+    fn is_slow(&self) -> bool {
+        matches!(
+            (self.canary, self.suite),
+            (Canary::PartUnsynced, Suite::Long) | (Canary::FrontierIgnored, Suite::Linear)
+        )
+    }
+
     /// Runs the suite on the broken store. Returns `None` if the bug was not caught.
     pub fn run(&self, places: Places<'_>) -> Option<Caught> {
         let started = Instant::now();
@@ -351,6 +362,11 @@ pub fn check_whole(caught: &[(Trial, Caught)], places: Places<'_>) -> Outcome {
 pub struct Choice<'a> {
     /// Selects the canaries whose name contains this.
     pub only: &'a str,
+    /// Selects the slow trials, or the others. `None` stands for all trials.
+    pub slow: Option<bool>,
+    /// Selects one part of the suites, and the number of parts. Parts run in processes of their
+    /// own, since a bug is set for a whole process. `None` stands for all suites.
+    pub part: Option<(usize, usize)>,
     /// The first seed of each trial, instead of its own, to search for one that reveals the bug.
     pub first: Option<u64>,
     /// The number of cases that each trial may take, instead of its own number.
@@ -377,6 +393,14 @@ pub fn campaign(choice: Choice<'_>, places: Places<'_>) -> Outcome {
         trial.first = choice.first.unwrap_or(trial.first);
         trial.cases_max = choice.cases_max.unwrap_or(trial.cases_max);
         if !name.contains(only) || (only.is_empty() && trial.needs_a_busy_machine()) {
+            continue;
+        }
+        if choice.slow.is_some_and(|slow| slow != trial.is_slow()) {
+            continue;
+        }
+        // By suite: the cases of a suite on a correct store are then run by one part only.
+        let is_mine = |(part, parts)| trial.suite as usize % parts == part;
+        if !choice.part.is_none_or(is_mine) {
             continue;
         }
         if trial.suite == Suite::Guest && places.machines.is_none() {

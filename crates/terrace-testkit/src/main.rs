@@ -56,8 +56,14 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   flips   every byte of table files and OPTIONS changed; each change must be found
           --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
+<<<<<<< HEAD
           --only NAME (those whose names contain it), --say 1 (show what the suites print), --seed S and
           --cases N (search for seeds that catch the break)
+=======
+          --only NAME (those whose names contain it), --slow 1 (those that the tests leave out),
+          --say 1 (what the suites said), --seed S and --cases N (a search for seeds that come to the
+          point)
+>>>>>>> wtests
 
 Every campaign prints its seed and ends with its counts.";
 
@@ -112,7 +118,7 @@ fn run(args: &[String]) -> Outcome {
         ])?),
         "torture" => torture::torture(&parse(&["hours", "seed", "medium", "design"])?),
         "flips" => campaign::flips(&parse(&["seed", "mask", "stride"])?),
-        "canaries" => canaries(&parse(&["only", "say", "seed", "cases"])?),
+        "canaries" => canaries(&parse(&["only", "slow", "say", "seed", "cases"])?),
         "--help" | "-h" | "help" => {
             println!("{HELP}");
             Ok(())
@@ -136,6 +142,8 @@ fn canaries(request: &Request) -> Outcome {
         first: number("seed")?,
         cases_max: number("cases")?,
         says: request.number("say", 0)? > 0,
+        slow: (request.number("slow", 0)? > 0).then_some(true),
+        part: None,
     };
     let machines = terrace_testkit::guest::Machines::make(None);
     if let Err(reason) = &machines {

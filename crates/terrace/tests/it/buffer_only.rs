@@ -34,18 +34,16 @@ fn random_calls_agree_with_a_map() {
 /// After a crash at any point of short scripts, nothing acknowledged is lost.
 #[test]
 fn crashes_lose_nothing() {
-    for medium in MEDIA {
-        let mut sum = Tally::default();
-        for seed in seeds::seeds(5) {
-            let (mut case, script) = Case::every_point(seed, medium);
-            case.options.pool.size_bytes = 8 << 20;
-            match case.of(Design::BufferOnly).run(&script) {
-                Ok(tally) => sum.add(&tally),
-                Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
-            }
+    let mut sum = Tally::default();
+    for (seed, medium) in seeds::in_turns(6, &MEDIA) {
+        let (mut case, script) = Case::every_point(seed, medium);
+        case.options.pool.size_bytes = 8 << 20;
+        match case.of(Design::BufferOnly).run(&script) {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
         }
-        println!("{medium}: {sum:?}");
     }
+    println!("{sum:?}");
 }
 
 /// Calls that need a bottom return: a drain and a compaction do nothing, and a checkpoint, a copy

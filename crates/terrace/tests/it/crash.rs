@@ -27,76 +27,76 @@ fn check(medium: Medium, count: u64, every: bool) {
 /// After a power loss at any fence, exactly the acknowledged writes are there.
 #[test]
 fn dax_survives_a_crash_at_every_fence() {
-    check(Medium::Dax, 24, true);
+    check(Medium::Dax, 12, true);
 }
 
 /// The same holds at some fences of long scripts.
 #[test]
 fn dax_survives_crashes_of_long_scripts() {
-    check(Medium::Dax, 6, false);
+    check(Medium::Dax, 3, false);
 }
 
 /// After a power loss at any sync, every write acknowledged as synced is there.
 #[test]
 fn mapped_survives_a_crash_at_every_sync() {
-    check(Medium::Mapped, 16, true);
+    check(Medium::Mapped, 8, true);
 }
 
 /// The same holds at some syncs of long scripts.
 #[test]
 fn mapped_survives_crashes_of_long_scripts() {
-    check(Medium::Mapped, 4, false);
+    check(Medium::Mapped, 3, false);
 }
 
 /// The same holds with levels of files at the bottom, on the same machine as the pool.
 #[test]
 fn levels_of_files_survive_crashes() {
-    for design in settings::designs_with_files() {
-        for medium in [Medium::Dax, Medium::Mapped] {
-            let mut sum = Tally::default();
-            for seed in seeds::seeds(10) {
-                let (case, script) = match seed % 5 {
-                    4 => Case::some_points(seed, medium),
-                    _ => Case::every_point(seed, medium),
-                };
-                match case.of(design).run(&script) {
-                    Ok(tally) => sum.add(&tally),
-                    Err(failure) => {
-                        panic!("{design}: {failure}\nrepeat with TERRACE_SEED={seed:#x}")
-                    }
-                }
+    let designs = settings::designs_with_files();
+    let kinds: Vec<_> = designs
+        .flat_map(|design| [Medium::Dax, Medium::Mapped].map(|medium| (design, medium)))
+        .collect();
+    let mut sum = Tally::default();
+    // Each kind has a long script.
+    for (seed, (design, medium)) in seeds::in_turns(20, &kinds) {
+        let (case, script) = match seed % 5 {
+            4 => Case::some_points(seed, medium),
+            _ => Case::every_point(seed, medium),
+        };
+        match case.of(design).run(&script) {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => {
+                panic!("{design}: {failure}\nrepeat with TERRACE_SEED={seed:#x}")
             }
-            println!("{design} on {medium}: {sum:?}");
         }
     }
+    println!("{sum:?}");
 }
 
 /// The same holds without a pool: the buffer is in memory, and logs, manifest and tables are files.
 #[test]
 fn a_folder_of_files_survives_a_crash_at_every_sync() {
-    for design in settings::designs_with_files() {
-        let mut sum = Tally::default();
-        for seed in seeds::seeds(24) {
-            let (case, script) = match seed % 6 {
-                5 => Case::some_points(seed, Medium::Dram),
-                _ => Case::every_point(seed, Medium::Dram),
-            };
-            match case.of(design).run(&script) {
-                Ok(tally) => sum.add(&tally),
-                Err(failure) => {
-                    panic!("{design}: {failure}\nrepeat with TERRACE_SEED={seed:#x}")
-                }
+    let designs: Vec<_> = settings::designs_with_files().collect();
+    let mut sum = Tally::default();
+    for (seed, design) in seeds::in_turns(18, &designs) {
+        let (case, script) = match seed % 6 {
+            5 => Case::some_points(seed, Medium::Dram),
+            _ => Case::every_point(seed, Medium::Dram),
+        };
+        match case.of(design).run(&script) {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => {
+                panic!("{design}: {failure}\nrepeat with TERRACE_SEED={seed:#x}")
             }
         }
-        println!("{design} without a pool: {sum:?}");
     }
+    println!("without a pool: {sum:?}");
 }
 
 /// If the repository is in memory too, the log files hold all the data, and they suffice.
 #[test]
 fn log_files_survive_a_crash_at_every_sync() {
-    check(Medium::Dram, 40, true);
-    check(Medium::Dram, 8, false);
+    check(Medium::Dram, 16, true);
+    check(Medium::Dram, 3, false);
 }
 
 /// Scripts of campaigns that once failed pass. Each comment gives the former cause.
@@ -229,8 +229,8 @@ fn joined_space_survives_crashes() {
         let (mut case, _) = Case::every_point(1, medium);
         // A simulated sync takes many times as long as a fence.
         case.percent = match medium {
-            Medium::Dax => 30,
-            _ => 3,
+            Medium::Dax => 100 / seeds::stride(8) as u32,
+            _ => 100 / seeds::stride(100) as u32,
         };
         case.options = settings::small(medium);
         case.options.pool.size_bytes = 2 << 20;
@@ -248,12 +248,11 @@ fn joined_space_survives_crashes() {
 /// disk.
 #[test]
 fn full_pools_above_full_disks_survive_crashes() {
-    for design in settings::designs_with_files() {
-        for seed in seeds::seeds(4) {
-            match Case::of_full_pool_and_disk(seed, design, 3).run_on_full_disk() {
-                Ok(tally) => println!("{design}: {tally:?}"),
-                Err(failure) => panic!("{failure}"),
-            }
+    let designs: Vec<_> = settings::designs_with_files().collect();
+    for (seed, design) in seeds::in_turns(4, &designs) {
+        match Case::of_full_pool_and_disk(seed, design, 3).run_on_full_disk() {
+            Ok(tally) => println!("{design}: {tally:?}"),
+            Err(failure) => panic!("{failure}"),
         }
     }
 }

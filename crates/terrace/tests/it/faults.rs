@@ -9,7 +9,7 @@ use terrace::{Db, Design, Durability, ErrorKind, Options, Workers};
 use terrace_media::{FaultFs, FileSystem, Medium, OsFs, PoolFaults};
 use terrace_testkit::faults::sweep;
 use terrace_testkit::place::{Place, scratch};
-use terrace_testkit::seeds::seeds;
+use terrace_testkit::seeds::{seeds, stride};
 use terrace_testkit::settings;
 
 const KEYS: u8 = 40;
@@ -223,7 +223,7 @@ fn every_call_can_fail() {
                 if settings::is_by_default(seed) && !one {
                     continue;
                 }
-                let tally = sweep::sweep((medium, design), seed, 41, false);
+                let tally = sweep::sweep((medium, design), seed, stride(101) as u64, false);
                 sum.add(&tally.unwrap_or_else(|e| panic!("{e}")));
             }
         }

@@ -85,53 +85,51 @@ fn stop_at(
 #[test]
 fn the_medium_may_change() {
     let mut lives = 0;
-    for design in Design::ALL {
-        for seed in seeds::seeds(130) {
-            let mut rng = fastrand::Rng::with_seed(seed);
-            let any = |rng: &mut fastrand::Rng| match rng.bool() {
-                true => Medium::Dax,
-                false => Medium::Mapped,
-            };
-            let mut machine = Machine::new(seed, any(&mut rng));
-            let known = Arc::new(Mutex::new(Known::default()));
-            for life in 0..8 {
-                let ended = stop_at(&machine, &mut rng, &known);
-                let mut options = settings::small_of(design, machine.medium());
-                options.pool.size_bytes = 4 << 20;
-                let db = Db::builder("db")
-                    .machine(machine.clone())
-                    .options(options)
-                    .open()
-                    .unwrap();
-                let say = || format!("{design}, seed {seed:#x}, life {life}");
-                let shown = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
-                let shown: Pairs = shown.collect();
-                {
-                    let mut known = known.lock().unwrap();
-                    assert!(shown == known.before || shown == known.after, "{}", say());
-                    *known = Known {
-                        before: shown.clone(),
-                        after: shown,
-                    };
-                }
-                let problems = db.verify(&mut |_| {}).unwrap().problems;
-                assert!(problems.is_empty(), "{}: {problems:?}", say());
-                if rng.u8(..4) > 0 {
-                    write(&db, &mut rng, &known);
-                }
-                let mut image = stop(&machine, &mut rng);
-                if rng.u8(..6) == 0 {
-                    db.close().unwrap();
-                    image = machine.crash_image(Survive::None);
-                }
-                machine.on_persist(None);
-                if let Some((earlier, then)) = ended.lock().unwrap().take() {
-                    image = earlier;
-                    *known.lock().unwrap() = then;
-                }
-                machine = Machine::boot_on(image, seed, any(&mut rng));
-                lives += 1;
+    for (seed, design) in seeds::in_turns(130, &Design::ALL) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let any = |rng: &mut fastrand::Rng| match rng.bool() {
+            true => Medium::Dax,
+            false => Medium::Mapped,
+        };
+        let mut machine = Machine::new(seed, any(&mut rng));
+        let known = Arc::new(Mutex::new(Known::default()));
+        for life in 0..8 {
+            let ended = stop_at(&machine, &mut rng, &known);
+            let mut options = settings::small_of(design, machine.medium());
+            options.pool.size_bytes = 4 << 20;
+            let db = Db::builder("db")
+                .machine(machine.clone())
+                .options(options)
+                .open()
+                .unwrap();
+            let say = || format!("{design}, seed {seed:#x}, life {life}");
+            let shown = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
+            let shown: Pairs = shown.collect();
+            {
+                let mut known = known.lock().unwrap();
+                assert!(shown == known.before || shown == known.after, "{}", say());
+                *known = Known {
+                    before: shown.clone(),
+                    after: shown,
+                };
             }
+            let problems = db.verify(&mut |_| {}).unwrap().problems;
+            assert!(problems.is_empty(), "{}: {problems:?}", say());
+            if rng.u8(..4) > 0 {
+                write(&db, &mut rng, &known);
+            }
+            let mut image = stop(&machine, &mut rng);
+            if rng.u8(..6) == 0 {
+                db.close().unwrap();
+                image = machine.crash_image(Survive::None);
+            }
+            machine.on_persist(None);
+            if let Some((earlier, then)) = ended.lock().unwrap().take() {
+                image = earlier;
+                *known.lock().unwrap() = then;
+            }
+            machine = Machine::boot_on(image, seed, any(&mut rng));
+            lives += 1;
         }
     }
     println!("{lives} lives");

@@ -8,14 +8,18 @@ use terrace_testkit::{seeds, settings, shrink};
 
 fn check(name: &str, count: u64, len: usize, medium: Medium, vary: &dyn Fn(&mut Options, u64)) {
     for seed in seeds::seeds(count) {
-        let mut options = settings::small(medium);
-        vary(&mut options, seed);
-        let script = Profile::everything(len).generate(seed);
-        shrink::check(name, seed, &script, &mut |script| {
-            run(&options, medium, script)
-        })
-        .unwrap_or_else(|failure| panic!("{failure}\nrepeat with TERRACE_SEED={seed:#x}"));
+        check_one(name, seed, len, medium, vary);
     }
+}
+
+fn check_one(name: &str, seed: u64, len: usize, medium: Medium, vary: &dyn Fn(&mut Options, u64)) {
+    let mut options = settings::small(medium);
+    vary(&mut options, seed);
+    let script = Profile::everything(len).generate(seed);
+    shrink::check(name, seed, &script, &mut |script| {
+        run(&options, medium, script)
+    })
+    .unwrap_or_else(|failure| panic!("{failure}\nrepeat with TERRACE_SEED={seed:#x}"));
 }
 
 /// After random calls in random interleavings with background steps, the store equals the map.
@@ -71,16 +75,17 @@ fn random_calls_agree_with_a_map_under_hostile_options() {
 /// The same holds with levels of files at the bottom, with and without a buffer above them.
 #[test]
 fn random_calls_agree_with_a_map_over_files() {
-    for (design, medium) in [
+    let kinds = [
         (Design::MioDbSsd, Medium::Dax),
         (Design::MioDbSsd, Medium::Mapped),
         (Design::Leveled, Medium::Dax),
         (Design::Leveled, Medium::Mapped),
         (Design::MioDbSsd, Medium::Dram),
         (Design::Leveled, Medium::Dram),
-    ] {
+    ];
+    for (seed, (design, medium)) in seeds::in_turns(84, &kinds) {
         let name = format!("{design} on {medium}");
-        check(&name, 28, 1000, medium, &|options, seed| {
+        check_one(&name, seed, 1000, medium, &|options, seed| {
             options.design = Some(design);
             *options = settings::varied(options, seed as u8);
         });

@@ -200,14 +200,14 @@ fn live_some(seeds: &[u64], other: bool) {
 /// Everything acknowledged under a cap is replayed under the same cap, with the same options.
 #[test]
 fn a_killed_database_opens_again_in_its_pool() {
-    live_some(&seeds::seeds(8), false);
+    live_some(&seeds::seeds(5), false);
 }
 
 /// The same holds with other options of the same pool: smaller and larger memtables, fewer levels,
 /// no filters.
 #[test]
 fn a_killed_database_opens_again_with_other_options() {
-    live_some(&seeds::seeds(8), true);
+    live_some(&seeds::seeds(5), true);
 }
 
 /// A database killed at any moment of a full pool, including flushes that use the reserve too,

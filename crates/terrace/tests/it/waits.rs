@@ -47,7 +47,7 @@ fn ends_beside_writers(design: Design, medium: Medium, what: &str, call: &dyn Fn
                 }
             });
         }
-        for _ in 0..3 {
+        for _ in 0..2 {
             let enough = written.load(Ordering::Relaxed) + 2000;
             while written.load(Ordering::Relaxed) < enough && !gave_up.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(1));

@@ -95,29 +95,28 @@ fn losses(db: &Db, machine: &Machine, seed: u64) -> Lost {
 #[test]
 fn what_a_power_loss_left_is_repaired_as_it_is_opened() {
     let mut repaired = 0;
-    for (design, medium) in [
+    let kinds = [
         (Design::MioDb, Medium::Mapped),
         (Design::MioDb, Medium::Dax),
         (Design::MioDbSsd, Medium::Mapped),
-    ] {
-        for seed in seeds::seeds(16) {
-            let machine = Machine::new(seed, medium);
-            let (db, specimen) = begin(&machine, design);
-            for (point, image, (before, after)) in losses(&db, &machine, seed) {
-                put_down(image, &specimen.source());
-                let report = specimen.repair().unwrap();
-                // Only the end of a log or of the manifest may look damaged.
-                assert!(
-                    report.losses.iter().all(|loss| !loss.certain),
-                    "{report:#?}"
-                );
-                let shown = specimen.shown(&report);
-                assert!(
-                    shown == before || shown == after,
-                    "{design} on {medium}, seed {seed:#x}, {point:?}: {report:#?}"
-                );
-                repaired += 1;
-            }
+    ];
+    for (seed, (design, medium)) in seeds::in_turns(18, &kinds) {
+        let machine = Machine::new(seed, medium);
+        let (db, specimen) = begin(&machine, design);
+        for (point, image, (before, after)) in losses(&db, &machine, seed) {
+            put_down(image, &specimen.source());
+            let report = specimen.repair().unwrap();
+            // Only the end of a log or of the manifest may look damaged.
+            assert!(
+                report.losses.iter().all(|loss| !loss.certain),
+                "{report:#?}"
+            );
+            let shown = specimen.shown(&report);
+            assert!(
+                shown == before || shown == after,
+                "{design} on {medium}, seed {seed:#x}, {point:?}: {report:#?}"
+            );
+            repaired += 1;
         }
     }
     println!("{repaired} repaired");

@@ -1,16 +1,12 @@
 //! A short fuzzing run over all decoders, with a check that it finds errors.
-//!
-//! There is one test, since memory is counted for the whole process.
 
 use std::time::{Duration, Instant};
 
 use terrace_media::decoder::{Decoder, Seen, same};
 use terrace_testkit::fuzz::Target;
-use terrace_testkit::heap::Counting;
 use terrace_testkit::seeds;
 
-#[global_allocator]
-static HEAP: Counting = Counting;
+use crate::alone::alone;
 
 /// The number of mutated inputs per decoder.
 const EXECUTIONS: u64 = 6000;
@@ -28,9 +24,13 @@ fn broken(name: &'static str, run: fn(&[u8]) -> Result<Seen, String>) -> Decoder
 }
 
 /// On any bytes, decoders return within their limits of time and memory and accept only what
-/// encoders write. A decoder that does not is found.
+/// encoders write. A decoder that does not is found. Memory is counted for a whole process.
 #[test]
 fn decoders_take_any_bytes() {
+    alone("fuzz::decoders_take_any_bytes", take_any_bytes);
+}
+
+fn take_any_bytes() {
     for seed in seeds::seeds(1) {
         for decoder in terrace::testing::decoders() {
             let mut target = Target::new(decoder, seed);

@@ -1,9 +1,10 @@
 //! The watchdog ends a process in which an operation does not return, and reports where it hangs.
 
-use std::process::Command;
 use std::time::Duration;
 
 use terrace_testkit::watchdog;
+
+use crate::alone::myself;
 
 /// The environment variable that makes a child of this program hang.
 const VARIABLE: &str = "TERRACE_HANG";
@@ -29,9 +30,7 @@ fn child() {
 /// The report names the operation, the operations of every thread, and the threads of the process.
 #[test]
 fn an_operation_that_does_not_return_ends_the_process() {
-    let exe = std::env::current_exe().expect("a test has an executable");
-    let ended = Command::new(exe)
-        .args(["child", "--exact"])
+    let ended = myself("watchdog::child")
         .env(VARIABLE, "1")
         .output()
         .expect("a child runs");

@@ -1,5 +1,4 @@
-//! A short soak of each kind of database. This is a separate program, since it measures memory,
-//! threads and descriptors of the process.
+//! A short soak of each kind of database.
 
 use std::time::Duration;
 
@@ -9,10 +8,17 @@ use terrace_testkit::place::scratch;
 use terrace_testkit::seeds::seeds;
 use terrace_testkit::soak::Soak;
 
+use crate::alone::alone;
+
 /// Mixed load with small limits stays within all bounds, returns no wrong result, and leaves
 /// nothing.
 #[test]
 fn a_short_soak_keeps_within_its_bounds() {
+    // It measures memory, threads and descriptors of a whole process.
+    alone("soak::a_short_soak_keeps_within_its_bounds", soak);
+}
+
+fn soak() {
     let kinds = [
         (Design::MioDb, Medium::Dax),
         (Design::MioDbSsd, Medium::Dram),
