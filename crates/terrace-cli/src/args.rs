@@ -171,7 +171,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) record_trace: Option<PathBuf>,
 
-    /// The keyspace to work in; put and load create it if it does not exist [default: default].
+    /// The keyspace to work in; put, load and ingest create it if it does not exist [default:
+    /// default].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
 }
@@ -402,7 +403,8 @@ impl From<PrefaultArg> for Prefault {
 /// `--durability`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DurabilityArg {
-    /// Not logged: durable after the next flush, or when the command has ended.
+    /// Not logged: durable after the next flush to a pool or to table files, or when the command
+    /// has ended.
     Volatile,
     /// Logged: survives a crash of the process, on persistent memory also power loss.
     Buffered,

@@ -114,7 +114,7 @@ directory that cannot be opened.
 The new database has the options of the damaged one, if its OPTIONS file is readable, overridden \
 by the given ones; --pool names the damaged pool if it is not where OPTIONS says.
 
-Exit codes: 0 no known loss, 3 data is or may be lost, 4 nothing is readable, 1 the repair failed.
+Exit codes: 0 no certain loss, 3 data is lost or metadata was damaged, 4 nothing is readable, 1 the repair failed.
 
 Examples:
   terrace repair /data/words --into /data/words-new

@@ -12,3 +12,29 @@ pub(crate) const OWNERS: Owners = &[&elastic::TABLE, &repository::EXTENT, &TABLE
 
 /// How repair finds the items in a pool. Those in files are found by their names.
 pub(crate) const SALVAGES: &[&Salvage] = &[&elastic::SALVAGE, &repository::SALVAGE];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tags and names are unique, and repair can find all data in a pool: it would report a
+    /// database without the items of an owner that it does not know as complete.
+    #[test]
+    fn owners_are_registered_completely() {
+        for (at, owner) in OWNERS.iter().enumerate() {
+            let others = &OWNERS[at + 1..];
+            assert!(
+                others
+                    .iter()
+                    .all(|o| o.tag != owner.tag && o.name != owner.name)
+            );
+            let salvages = SALVAGES.iter().filter(|salvage| salvage.owner == *owner);
+            assert_eq!(
+                salvages.count(),
+                usize::from(owner.in_pool),
+                "{}",
+                owner.name
+            );
+        }
+    }
+}

@@ -93,9 +93,9 @@ pub struct PoolOptions {
     /// Default: `None`. Changes: fixed at creation (a moved file may be named again).
     pub path: Option<PathBuf>,
     /// The hard cap of the pool in bytes; the file grows up to it in steps. Larger: more data.
-    /// Smaller: back-pressure sooner. Default: 8 GiB. Range: at least `2 * (front.sealed_count_max
-    /// + 2)` memtables with their logs and four of `bottom.extent_bytes`, 577 MiB with default
-    /// options. Changes: may be raised on reopen.
+    /// Smaller: back-pressure sooner. Default: 8 GiB. Range: at least twice
+    /// `front.sealed_count_max + 2` memtables with their logs and four of `bottom.extent_bytes`,
+    /// 577 MiB with default options. Changes: may be raised on reopen.
     pub size_bytes: u64,
     /// The medium that the pool is treated as. `ForceDax` runs the flush instructions of persistent
     /// memory on any mapping and says so in every report.

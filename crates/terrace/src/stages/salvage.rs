@@ -13,10 +13,13 @@ pub(crate) struct Salvage {
     pub(crate) owner: &'static Owner,
     /// Returns the id, and the length if the header records it, of the extent that begins with
     /// `head` at an offset.
-    pub(crate) identify: fn(head: &[u8; 64], off: u64) -> Option<(u64, Option<u64>)>,
+    pub(crate) identify: Identify,
     /// Returns the nodes of everything that the state names and of unnamed extents.
     pub(crate) nodes: fn(&State, &[Unnamed], &mut dyn DamagedPool) -> Nodes,
 }
+
+/// Returns the id of the extent that begins with these bytes at an offset, and its length.
+pub(crate) type Identify = fn(head: &[u8; 64], off: u64) -> Option<(u64, Option<u64>)>;
 
 /// An extent that the manifest does not name, and that its header identifies.
 pub(crate) struct Unnamed {

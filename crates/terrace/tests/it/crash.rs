@@ -230,7 +230,7 @@ fn joined_space_survives_crashes() {
         // A simulated sync takes many times as long as a fence.
         case.percent = match medium {
             Medium::Dax => 100 / seeds::stride(8) as u32,
-            _ => 100 / seeds::stride(100) as u32,
+            _ => 3,
         };
         case.options = settings::small(medium);
         case.options.pool.size_bytes = 2 << 20;

@@ -42,5 +42,6 @@ mod reopen;
 mod repair;
 mod room;
 mod space;
+mod step_threads;
 mod strangers;
 mod waits;

@@ -188,7 +188,7 @@ fn table(
         sstable::Piece::Problem(problem) => {
             let mut keys = problem.lost;
             if let Some(keys) = &mut keys {
-                narrow(keys, meta.map(|meta| keys_of(meta)));
+                narrow(keys, meta.map(keys_of));
             }
             first.get_or_insert((problem.offset, problem.text.clone(), false));
             if let Some(keys) = keys {
@@ -210,7 +210,7 @@ fn table(
     if let Some(e) = failed.0 {
         return Err(e);
     }
-    let keys = meta.map_or(LostKeys::ALL, |meta| keys_of(meta));
+    let keys = meta.map_or(LostKeys::ALL, keys_of);
     let place = (path.clone(), None, number);
     let found = match walked {
         Ok(found) => found,

@@ -32,7 +32,8 @@ use crate::types::{DbId, draft_of};
 pub(crate) const NAME: &str = "MANIFEST";
 /// The minimum capacity of a generation.
 const ROOM_MIN: u64 = 256 << 10;
-/// BOUND: a longer file is not read into memory; a manifest of a million tables is shorter.
+/// BOUND: a longer file is neither written nor read into memory. With short keys a manifest of a
+/// million tables is shorter; with keys of 64 KiB, one of two thousand.
 pub(crate) const BYTES_MAX: u64 = 1 << 30;
 
 /// The home of a manifest in a file.
@@ -135,9 +136,16 @@ impl Home for FileHome {
     }
 
     fn replace(&mut self, _: u64, image: &[u8], _: u64) -> Result<(), ManifestError> {
-        // This is four times the size of the image, which leaves more than the space to keep.
+        // This is at least twice the size of the image, which leaves more than the space to keep.
         let room = self.room_of(image.len() as u64);
         let path = self.draft_path();
+        if room > BYTES_MAX {
+            let text = format!(
+                "the tables need {room} bytes of manifest, more than {BYTES_MAX}; use larger \
+                 tables or shorter keys"
+            );
+            return Err(ManifestError::Draft(named(&path, io::Error::other(text))));
+        }
         let file = match self.draft(image, room) {
             Ok(file) => file,
             Err(e) => {

@@ -45,8 +45,12 @@ pub(super) trait Home: Send {
     fn spans(&self) -> Vec<Span>;
 }
 
+/// The space for edits that a small state gets in any case, in bytes.
+const EDITS_BYTES: u64 = 1 << 20;
+
 /// Returns the capacity of the next generation if its first record ends at `wanted`: edits get
-/// three times the size of the state before the next compaction.
+/// three times the size of a small state before the next compaction, and the size of a large one.
 pub(super) fn room_for(wanted: u64) -> u64 {
-    wanted.saturating_mul(4)
+    let edits = wanted.saturating_mul(3).min(wanted.max(EDITS_BYTES));
+    wanted.saturating_add(edits)
 }

@@ -67,13 +67,16 @@ pub(crate) struct Owner {
     /// Whether its ids are from the counter that also numbers logs.
     pub(crate) numbered: bool,
     /// Decodes an item with the given id.
-    pub(crate) decode: fn(u64, &mut Reader<'_>) -> Result<Arc<dyn Item>, DecodeError>,
+    pub(crate) decode: Decode,
     /// Fails if items of this owner contradict each other. Called after each edit that changes one.
     pub(crate) check: fn(&State) -> Result<(), DecodeError>,
     /// Returns items that the state accepts in this order, for fuzzing.
     #[cfg(feature = "decoders")]
     pub(crate) samples: fn() -> Vec<Arc<dyn Item>>,
 }
+
+/// Decodes an item with an id.
+pub(crate) type Decode = fn(u64, &mut Reader<'_>) -> Result<Arc<dyn Item>, DecodeError>;
 
 /// All owners that this program knows.
 pub(crate) type Owners = &'static [&'static Owner];

@@ -244,9 +244,12 @@ impl Manifest {
         self.inner.lock().check_files()
     }
 
-    /// Lets generations use the space of `reserve` when the disk is full.
+    /// Lets generations use the space of `reserve` when the disk is full. Gives space back if the
+    /// state has shrunk.
     pub(crate) fn lend(&self, reserve: &Arc<Reserve>) {
-        self.inner.lock().home.lend(reserve);
+        let mut inner = self.inner.lock();
+        inner.home.lend(reserve);
+        inner.shrink();
     }
 
     /// Returns the capacity of the current generation in bytes.
@@ -268,6 +271,10 @@ impl Manifest {
     /// two extents in use overlap.
     pub(crate) fn verify(&self) -> Result<(), ManifestError> {
         let inner = self.inner.lock();
+        if inner.failed.is_some() {
+            // The last record may be on the medium or not (N4).
+            return Ok(());
+        }
         let (bytes, base) = inner.home.read()?;
         let replayed = replay(&bytes, base, inner.generation, self.owners)?;
         let expected = inner.state.restricted(|change| inner.home.keeps(change));
@@ -326,6 +333,22 @@ impl Inner {
         }
         self.state = state;
         Ok(())
+    }
+
+    /// Starts a new generation if the current one is many times as large as the state needs.
+    fn shrink(&mut self) {
+        let state = self.state.clone();
+        let changes = state.to_changes();
+        encode(
+            &mut self.record,
+            changes.iter().filter(|c| self.home.keeps(c)),
+        );
+        let wanted = self.home.room_of((HEADER_BYTES + self.record.len()) as u64);
+        // The pool decides the size of its extents, and reports 0 here.
+        if wanted > 0 && self.failed.is_none() && self.home.room() / 8 >= wanted {
+            // Without space for the draft the file stays as it is. Other failures stop the edits.
+            let _ = self.compact(&state, 0);
+        }
     }
 
     /// Fails permanently if a watched file was removed or replaced.

@@ -1,9 +1,9 @@
 //! The flush: a sealed memtable becomes a table by one copy of its bytes (MioDB, 4.2), or without a
 //! copy if the pool is memory and the memtable is in its extent.
 //!
-//! The copy streams past the caches and is fenced once. Links need no change, since they are pool
-//! offsets from the moment a node is written. The filter is built from the hashes in the nodes,
-//! read in storage order while they are copied.
+//! The copy streams past the caches, and each piece is fenced. Links need no change, since they are
+//! pool offsets from the moment a node is written. The filter is built from the hashes in the
+//! nodes, read in storage order while they are copied.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -76,6 +76,10 @@ impl CopyIn {
         if !list.in_place {
             let mut claim = list.extent.claim(self.copied, len).ok_or_else(outside)?;
             claim.write_streaming(0, bytes, Purpose::Flush);
+            // PERSIST: this piece before a later step, which may run on another thread: a fence
+            // does not order the stores of other threads. Reversed, the edit could name a table
+            // with pieces missing.
+            list.extent.region().fence(Purpose::Flush);
         }
         self.copied += len as u64;
         if let Some(filter) = &mut self.filter {
