@@ -154,9 +154,7 @@ impl DbBuilder {
         self.name_files(db, &frozen, &shared, &mut report)?;
         if let Some(time) = db.engine().shared.time_told() {
             // Entries that have expired in the source have expired in the copy.
-            shared.manifest.commit(Edit {
-                changes: vec![time],
-            })?;
+            shared.manifest.commit(Edit::of(time))?;
         }
         let (seq, total) = (frozen.seq(), frozen.bytes_beside_files());
         let cursor = frozen.cursor();

@@ -88,9 +88,7 @@ impl Engine {
             newer: None,
             seq_last: seq,
             durable: seq,
-            edit: Edit {
-                changes: vec![Change::LastSeq { seq }],
-            },
+            edit: Edit::of(Change::LastSeq { seq }),
             logs: Vec::new(),
             pending_free: PendingFree::default(),
             count: EntryCount::default(),

@@ -283,9 +283,7 @@ impl Ingest {
             Sink::Bottom(ingest_writer) => vec![ingest_writer.complete()],
             Sink::Buffer { tables, .. } => tables,
         };
-        let mut edit = Edit {
-            changes: vec![Change::LastSeq { seq: self.seq }],
-        };
+        let mut edit = Edit::of(Change::LastSeq { seq: self.seq });
         // If an open finds no log of these entries, it still has to know that entries expire.
         edit.changes.extend(shared.time_told());
         let mut applies = Vec::new();

@@ -8,7 +8,7 @@ use crate::parts::manifest::State;
 use crate::parts::manifest::item::Owner;
 use crate::types::SeqNo;
 
-/// What repair asks of the stage that owns a kind of item in the pool.
+/// The functions that repair calls for a kind of item in the pool.
 pub(crate) struct Salvage {
     pub(crate) owner: &'static Owner,
     /// Returns the id, and the length if the header records it, of the extent that begins with
@@ -44,7 +44,7 @@ pub(crate) trait DamagedPool {
 #[derive(Default)]
 pub(crate) struct Nodes {
     pub(crate) areas: Vec<Area>,
-    /// What is known of the list, if all areas belong to one.
+    /// The list over all areas, if they belong to one.
     pub(crate) list: Option<OneList>,
 }
 

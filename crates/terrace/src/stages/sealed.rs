@@ -67,9 +67,7 @@ impl Sealed {
             seq_last,
             // The applied range deletes become durable by the edit that applies them.
             durable: seq_last,
-            edit: Edit {
-                changes: vec![Change::LastSeq { seq: seq_last }],
-            },
+            edit: Edit::of(Change::LastSeq { seq: seq_last }),
             logs: self.logs,
             pending_free,
             put_back: None,

@@ -367,3 +367,32 @@ fn range_deletes_and_expiry_are_shown() {
         assert_eq!(seen, expected, "{medium}");
     }
 }
+
+/// A manifest of another version is refused with its version, not decoded as one of this version.
+#[test]
+fn manifests_of_other_versions_are_not_decoded() {
+    for medium in [Medium::Dram, Medium::Mapped] {
+        let folder = scratch().unwrap();
+        let db = Db::open(folder.path(), settings::small_of(Design::MioDbSsd, medium)).unwrap();
+        db.put("a", "b").unwrap();
+        db.close().unwrap();
+        drop(db);
+        let found = inspect::manifest::<Error>(folder.path(), &mut |_| Ok(())).unwrap();
+        let mut bytes = std::fs::read(&found.path).unwrap();
+        let header = &mut bytes[found.offset as usize..][..64];
+        for version in [header[4] - 1, header[4] + 1] {
+            let mut other = bytes.clone();
+            let header = &mut other[found.offset as usize..][..64];
+            header[4] = version;
+            let crc = crc32c::crc32c(&header[..60]);
+            header[60..].copy_from_slice(&crc.to_le_bytes());
+            std::fs::write(&found.path, &other).unwrap();
+            let refused = inspect::manifest::<Error>(folder.path(), &mut |_| Ok(())).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+            let text = refused.to_string();
+            assert!(text.contains(&format!("version {version}")), "{text}");
+            assert!(text.contains(found.path.to_str().unwrap()), "{text}");
+        }
+        std::fs::write(&found.path, &bytes).unwrap();
+    }
+}

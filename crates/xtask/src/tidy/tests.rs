@@ -123,7 +123,7 @@ fn a_leaf_reaches_leaves_and_its_list() {
 }
 
 /// Two files that import one another fire, over a third one and through the root too. A path to the
-/// module around a file, and one in a test, is none of a circle.
+/// module around a file, and one in a test, is not in a circle.
 #[test]
 fn a_circle_of_imports_fires() {
     let parts = "pub mod log; pub mod cache; pub mod codec;";

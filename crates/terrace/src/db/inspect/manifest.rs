@@ -6,9 +6,9 @@ use terrace_media::{PoolHeader, Span};
 
 use super::{Finding, Home, Kept};
 use crate::designs::OWNERS;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parts::manifest::item::Item;
-use crate::parts::manifest::layout::Roots;
+use crate::parts::manifest::layout::{Roots, other_version, version_text};
 use crate::parts::manifest::salvage::{self, Piece, Salvaged};
 use crate::parts::manifest::{Change as Made, FILE_BYTES_MAX, LogPlace, State};
 
@@ -66,7 +66,7 @@ pub struct ManifestSummary {
 ///
 /// # Errors
 /// `Invalid` if there is none, `Io` and `Corruption` if the files that locate it cannot be read,
-/// `Unsupported` if a later version wrote it, and errors of `visit`. Damage of the manifest itself
+/// `Unsupported` if another version wrote it, and errors of `visit`. Damage of the manifest itself
 /// is no error.
 pub fn manifest<E: From<Error>>(
     path: impl AsRef<Path>,
@@ -112,7 +112,7 @@ pub fn manifest<E: From<Error>>(
 
 /// Returns the live state according to the manifest in the pool file `pool`, if it can be read.
 pub(super) fn pool_state(pool: &Path) -> Result<State> {
-    let read = read_pool(pool.to_owned())?;
+    let read = read(Home::Pool(pool.to_owned()))?;
     let found = salvage::salvage(
         &read.bytes,
         read.offset,
@@ -134,9 +134,16 @@ struct Read {
 }
 
 fn read(home: Home) -> Result<Read> {
-    match home {
+    let read = match home {
         Home::Pool(pool) => read_pool(pool),
         Home::File(path) => read_file(path),
+    }?;
+    match other_version(&read.bytes) {
+        Some(version) => {
+            let text = format!("{}: {}", read.path.display(), version_text(version));
+            Err(Error::new(ErrorKind::Unsupported, text))
+        }
+        None => Ok(read),
     }
 }
 

@@ -297,9 +297,9 @@ impl DbBuilder {
         let shared = Arc::new(self.ground_of_copy(mark, made_pool)?);
         if expires || source.state.time > 0 {
             // Entries that have expired by now are permanently gone.
-            shared.manifest.commit(Edit {
-                changes: vec![Change::Time { time: now }],
-            })?;
+            shared
+                .manifest
+                .commit(Edit::of(Change::Time { time: now }))?;
         }
         let mut watch = || {
             let done = seen.lock().pairs.values().sum::<u64>();

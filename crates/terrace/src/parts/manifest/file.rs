@@ -47,6 +47,8 @@ pub(super) struct FileHome {
     file: Option<Box<dyn File>>,
     room: u64,
     room_min: u64,
+    /// The longest file that is written.
+    bytes_max: u64,
 }
 
 impl FileHome {
@@ -60,6 +62,7 @@ impl FileHome {
             file: None,
             room: 0,
             room_min: ROOM_MIN,
+            bytes_max: BYTES_MAX,
         }
     }
 
@@ -139,10 +142,11 @@ impl Home for FileHome {
         // This is at least twice the size of the image, which leaves more than the space to keep.
         let room = self.room_of(image.len() as u64);
         let path = self.draft_path();
-        if room > BYTES_MAX {
+        if room > self.bytes_max {
             let text = format!(
-                "the tables need {room} bytes of manifest, more than {BYTES_MAX}; use larger \
-                 tables or shorter keys"
+                "the tables need {room} bytes of manifest, more than {}; use larger tables or \
+                 shorter keys",
+                self.bytes_max
             );
             return Err(ManifestError::Draft(named(&path, io::Error::other(text))));
         }
@@ -209,6 +213,7 @@ impl FileHome {
     pub(super) fn small(fs: &Arc<dyn FileSystem>, dir: &Path, db: DbId, room_min: u64) -> FileHome {
         FileHome {
             room_min,
+            bytes_max: 128 * room_min,
             ..FileHome::new(fs, dir, db)
         }
     }

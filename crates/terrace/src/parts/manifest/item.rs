@@ -105,6 +105,18 @@ impl From<Span> for Field {
     }
 }
 
+impl From<&Place> for Field {
+    fn from((keyspace, key): &Place) -> Field {
+        Field::Key(*keyspace, key.clone())
+    }
+}
+
+/// Returns fields that are numbers.
+pub(crate) fn number_fields(numbers: &[(&'static str, u64)]) -> Vec<(&'static str, Field)> {
+    let field = |&(name, value)| (name, Field::Number(value));
+    numbers.iter().map(field).collect()
+}
+
 impl PartialEq for Owner {
     fn eq(&self, other: &Owner) -> bool {
         self.tag == other.tag

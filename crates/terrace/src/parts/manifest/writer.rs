@@ -271,14 +271,25 @@ impl Manifest {
     /// two extents in use overlap.
     pub(crate) fn verify(&self) -> Result<(), ManifestError> {
         let inner = self.inner.lock();
-        if inner.failed.is_some() {
-            // The last record may be on the medium or not (N4).
-            return Ok(());
-        }
         let (bytes, base) = inner.home.read()?;
-        let replayed = replay(&bytes, base, inner.generation, self.owners)?;
+        // After a failure (N4) the medium may have the record of the edit that failed, or the
+        // generation that it began, and nothing else.
+        let (replayed, is_unknown) = match replay(&bytes, base, inner.generation, self.owners) {
+            Ok(same) => {
+                let one_more = same.number == inner.number + 1;
+                (same, inner.failed.is_some() && one_more)
+            }
+            Err(e) if inner.failed.is_some() => {
+                let next = replay(&bytes, base, inner.generation + 1, self.owners);
+                let next = next.map_err(|_| e)?;
+                let only_begun = next.number == 1;
+                (next, only_begun)
+            }
+            Err(e) => return Err(e),
+        };
         let expected = inner.state.restricted(|change| inner.home.keeps(change));
-        if replayed.state != expected || replayed.tail != inner.tail {
+        let is_same = replayed.state == expected && replayed.tail == inner.tail;
+        if !is_same && !is_unknown {
             let at = base + replayed.tail;
             let expected = format!("{} records", inner.number);
             let found = replayed.number.to_string();
@@ -337,6 +348,9 @@ impl Inner {
 
     /// Starts a new generation if the current one is many times as large as the state needs.
     fn shrink(&mut self) {
+        if self.home.room() / 8 < self.home.room_of(0) || self.failed.is_some() {
+            return;
+        }
         let state = self.state.clone();
         let changes = state.to_changes();
         encode(
@@ -345,7 +359,7 @@ impl Inner {
         );
         let wanted = self.home.room_of((HEADER_BYTES + self.record.len()) as u64);
         // The pool decides the size of its extents, and reports 0 here.
-        if wanted > 0 && self.failed.is_none() && self.home.room() / 8 >= wanted {
+        if wanted > 0 && self.home.room() / 8 >= wanted {
             // Without space for the draft the file stays as it is. Other failures stop the edits.
             let _ = self.compact(&state, 0);
         }

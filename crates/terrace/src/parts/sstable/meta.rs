@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::parts::codec::{self, DecodeError, Reader};
-use crate::parts::manifest::item::{self, Field, Item, Owner, Place, put_numbers, put_place};
+use crate::parts::manifest::item::{
+    self, Field, Item, Owner, Place, number_fields, put_numbers, put_place,
+};
 use crate::types::SeqNo;
 
 /// Table files as items of the manifest. The id is the file's number.
@@ -79,7 +81,7 @@ impl Item for FileMeta {
     }
 
     fn fields(&self) -> Vec<(&'static str, Field)> {
-        let numbers = [
+        let mut fields = number_fields(&[
             ("level", u64::from(self.level)),
             ("run", self.run),
             ("bytes", self.bytes),
@@ -87,11 +89,10 @@ impl Item for FileMeta {
             ("tombstones", self.tombstones),
             ("seq_first", self.seq_first),
             ("seq_last", self.seq_last),
-        ];
-        let keys = [("first", &self.first), ("last", &self.last)];
-        let numbers = numbers.map(|(name, value)| (name, Field::Number(value)));
-        let keys = keys.map(|(name, (keyspace, key))| (name, Field::Key(*keyspace, key.clone())));
-        numbers.into_iter().chain(keys).collect()
+        ]);
+        fields.push(("first", Field::from(&self.first)));
+        fields.push(("last", Field::from(&self.last)));
+        fields
     }
 }
 

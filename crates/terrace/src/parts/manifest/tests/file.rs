@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use terrace_media::{FaultFs, FileSystem, Machine, Medium, OpenMode, Survive};
 
-use super::items::{OWNERS, SLAB};
+use super::items::{OWNERS, SHEET, SLAB, Sheet};
 use super::{DB, Editor};
 use crate::parts::manifest::state::State;
 use crate::parts::manifest::{Change, Edit, LogPlace, Manifest, ManifestError};
@@ -392,4 +392,88 @@ fn damage_in_the_file_is_found() {
         let e = crate::error::Error::from(refused);
         assert_eq!(e.kind(), crate::error::ErrorKind::Unsupported);
     }
+}
+
+/// A state that has become small gives its space back when the manifest is lent a reserve, as at
+/// each opening; a crash at any sync of that keeps the state.
+#[test]
+fn space_comes_back() {
+    let (machine, fs) = machine(201);
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM, OWNERS).unwrap();
+    let sheet = |id| Sheet {
+        id,
+        place: (0, vec![b'k'; 2000]),
+    };
+    for id in 1..=60 {
+        manifest.commit(Edit::of(Change::added(sheet(id)))).unwrap();
+    }
+    for id in 1..60 {
+        let owner = &SHEET;
+        manifest
+            .commit(Edit::of(Change::Removed { owner, id }))
+            .unwrap();
+    }
+    let large = contents(&fs).unwrap().len() as u64;
+    assert_eq!(large, manifest.room());
+    assert!(large > 100 << 10, "{large}");
+    let expected = manifest.state();
+    let points = Arc::new(AtomicU64::new(0));
+    let (seen, state) = (Arc::clone(&points), expected.clone());
+    machine.on_persist(Some(Box::new(move |machine, point| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        for survive in [Survive::None, Survive::All, Survive::Random(point.index)] {
+            let found = recover(&Machine::boot(machine.crash_image(survive), 1)).unwrap();
+            assert_eq!(found, state, "{point:?} {survive:?}");
+        }
+    })));
+    manifest.lend(&Reserve::none());
+    machine.on_persist(None);
+    assert!(points.load(Ordering::Relaxed) > 0);
+    assert!(manifest.room() <= 16 << 10, "{}", manifest.room());
+    assert_eq!(manifest.state(), expected);
+    manifest.verify().unwrap();
+    let small = manifest.room();
+    manifest.lend(&Reserve::none());
+    assert_eq!(manifest.room(), small, "once is enough");
+    drop(manifest);
+    let found = Manifest::open_file(&fs, dir(), OWNERS).unwrap().state();
+    assert_eq!(found, expected);
+}
+
+/// An edit after which the manifest would be too long to be read is refused and changes nothing;
+/// edits that remove data go on.
+#[test]
+fn a_manifest_that_would_be_too_long_is_refused() {
+    let (_machine, fs) = machine(202);
+    let manifest = Manifest::create_small_file(&fs, dir(), DB, ROOM, OWNERS).unwrap();
+    let sheet = |id| Sheet {
+        id,
+        place: (0, vec![b'k'; 8000]),
+    };
+    let mut added = 0;
+    let refused = loop {
+        match manifest.commit(Edit::of(Change::added(sheet(added + 1)))) {
+            Ok(()) => added += 1,
+            Err(e) => break e,
+        }
+        assert!(added < 1000, "no manifest is too long");
+    };
+    assert!(matches!(refused, ManifestError::Draft(_)), "{refused}");
+    assert!(refused.to_string().contains("larger tables"), "{refused}");
+    assert!(added > 20, "{added}");
+    assert_eq!(manifest.state().items::<Sheet>().count() as u64, added);
+    manifest.verify().unwrap();
+    let owner = &SHEET;
+    for id in 1..=added {
+        manifest
+            .commit(Edit::of(Change::Removed { owner, id }))
+            .unwrap();
+    }
+    manifest
+        .commit(Edit::of(Change::added(sheet(added + 1))))
+        .unwrap();
+    let state = manifest.state();
+    drop(manifest);
+    let found = Manifest::open_file(&fs, dir(), OWNERS).unwrap().state();
+    assert_eq!(found, state);
 }

@@ -10,7 +10,7 @@ use terrace_media::Span;
 
 use crate::parts::codec::{DecodeError, Reader};
 use crate::parts::manifest::item::{
-    self, Field, Item, Owner, optional_span, put_numbers, put_optional_span,
+    self, Field, Item, Owner, number_fields, optional_span, put_numbers, put_optional_span,
 };
 use crate::parts::manifest::{State, refuse};
 use crate::types::SeqNo;
@@ -87,23 +87,21 @@ impl Item for TableMeta {
     }
 
     fn fields(&self) -> Vec<(&'static str, Field)> {
-        let numbers = [
+        let mut fields = number_fields(&[
             ("level", u64::from(self.level)),
             ("head", self.head),
             ("entries", self.entries),
             ("bytes", self.bytes),
             ("seq_first", self.seq_first),
             ("seq_last", self.seq_last),
-        ];
-        let numbers = numbers.into_iter();
-        let merging = self.merging_into.map(|id| ("merging_into", id));
-        let numbers = numbers.chain(merging);
+        ]);
+        if let Some(id) = self.merging_into {
+            fields.push(("merging_into", Field::Number(id)));
+        }
         let extents = self.extents.iter().map(|extent| ("extent", extent.span));
         let spans = extents.chain(self.filter.map(|span| ("filter", span)));
-        numbers
-            .map(|(name, value)| (name, Field::Number(value)))
-            .chain(spans.map(|(name, span)| (name, Field::from(span))))
-            .collect()
+        fields.extend(spans.map(|(name, span)| (name, Field::from(span))));
+        fields
     }
 }
 
