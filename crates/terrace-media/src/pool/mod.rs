@@ -168,6 +168,8 @@ pub(crate) struct PoolInner {
     space: Space,
     faults: Option<Arc<PoolFaults>>,
     store: Store,
+    /// Whether the kernel reported huge pages, and the committed bytes at that time.
+    huge_pages: Mutex<Option<(bool, u64)>>,
 }
 
 /// An open pool. Clones are handles to the same pool, which closes with its last handle or extent.
@@ -362,6 +364,7 @@ impl Pool {
             space,
             faults: config.faults.clone(),
             store: opened.store,
+            huge_pages: Mutex::default(),
         };
         if config.prefault == Prefault::All {
             // Prefaulting is for speed only: the first use reports a failure.
@@ -402,10 +405,28 @@ impl Pool {
     /// path`.
     pub fn describe(&self) -> String {
         let forced = if self.inner.forced { " (forced)" } else { "" };
-        let huge = medium::has_huge_pages(self.region().map().base() as usize);
-        let pages = if huge { "huge pages" } else { "4 KiB pages" };
+        let pages = match self.has_huge_pages() {
+            true => "huge pages",
+            false => "4 KiB pages",
+        };
         let (medium, path) = (self.inner.medium, self.inner.path.display());
         format!("{medium}{forced}, {}, {pages}, {path}", self.instructions())
+    }
+
+    /// Asks the kernel once for each size of the pool: the answer costs a walk over all mappings of
+    /// the process, during which it cannot change any.
+    fn has_huge_pages(&self) -> bool {
+        let map = self.region().map();
+        let committed = map.committed();
+        let mut known = self.inner.huge_pages.lock();
+        match *known {
+            Some((huge, at)) if huge || at == committed => huge,
+            _ => {
+                let huge = medium::has_huge_pages(map.base() as usize);
+                *known = Some((huge, committed));
+                huge
+            }
+        }
     }
 
     /// Allocates an extent of `len` bytes, rounded up to granules, at the lowest free offset,

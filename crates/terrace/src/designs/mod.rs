@@ -18,6 +18,8 @@ mod leveled;
 mod miodb;
 mod miodb_ssd;
 mod owners;
+#[cfg(feature = "test-design")]
+mod pile;
 
 use std::sync::Arc;
 
@@ -56,6 +58,8 @@ impl Design {
             Design::Leveled => leveled::RECIPE,
             #[cfg(feature = "test-design")]
             Design::BufferOnly => buffer_only::RECIPE,
+            #[cfg(feature = "test-design")]
+            Design::Pile => pile::RECIPE,
         }
     }
 

@@ -5,13 +5,26 @@ use crate::parts::manifest::item::Owners;
 use crate::parts::sstable::TABLE_FILE;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
+#[cfg(feature = "test-design")]
+use crate::stages::buffer::pile;
 use crate::stages::salvage::Salvage;
 
 /// The owners of all items.
-pub(crate) const OWNERS: Owners = &[&elastic::TABLE, &repository::EXTENT, &TABLE_FILE];
+pub(crate) const OWNERS: Owners = &[
+    &elastic::TABLE,
+    &repository::EXTENT,
+    &TABLE_FILE,
+    #[cfg(feature = "test-design")]
+    &pile::HEAP,
+];
 
 /// How repair finds the items in a pool. Those in files are found by their names.
-pub(crate) const SALVAGES: &[&Salvage] = &[&elastic::SALVAGE, &repository::SALVAGE];
+pub(crate) const SALVAGES: &[&Salvage] = &[
+    &elastic::SALVAGE,
+    &repository::SALVAGE,
+    #[cfg(feature = "test-design")]
+    &pile::SALVAGE,
+];
 
 #[cfg(test)]
 mod tests {

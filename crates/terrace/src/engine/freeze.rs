@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
-use crate::parts::key::Target;
+use crate::parts::key::{KeyRange, Target};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::ranges::{Newer, RangeSet};
@@ -85,6 +85,8 @@ impl Engine {
         let job = self.stages.bottom.drain_job(Drain {
             finish: None,
             cursor: MergeCursor::new(vec![cursor]),
+            keys: KeyRange::default(),
+            settles: true,
             newer: None,
             seq_last: seq,
             durable: seq,

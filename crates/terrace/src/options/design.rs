@@ -23,6 +23,8 @@ named_enum! {
         ;
         #[cfg(feature = "test-design")]
         BufferOnly => "buffer-only",
+        #[cfg(feature = "test-design")]
+        Pile => "pile",
     }
 }
 
@@ -30,6 +32,8 @@ named_enum! {
 const OF_TESTS: &[Design] = &[
     #[cfg(feature = "test-design")]
     Design::BufferOnly,
+    #[cfg(feature = "test-design")]
+    Design::Pile,
 ];
 
 /// The location of a design's data.
@@ -46,6 +50,8 @@ impl Design {
             Design::Leveled => (false, true),
             #[cfg(feature = "test-design")]
             Design::BufferOnly => (true, false),
+            #[cfg(feature = "test-design")]
+            Design::Pile => (true, true),
         };
         Shape {
             data_in_pool,

@@ -25,6 +25,39 @@ impl<'a> Target<'a> {
     }
 }
 
+/// A key and its keyspace, owned.
+pub(crate) type Place = (u32, Vec<u8>);
+
+/// A range of keys. All versions of a key are inside it or outside.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    /// `None`: from the first key.
+    pub(crate) from: Option<Place>,
+    /// The exclusive end; `None`: to the last key.
+    pub(crate) to: Option<Place>,
+}
+
+impl KeyRange {
+    /// Returns the place of the first entry that may be in the range.
+    pub(crate) fn start(&self) -> Target<'_> {
+        match &self.from {
+            Some((keyspace, key)) => Target::first_of(*keyspace, key),
+            None => Target::first_of(0, &[]),
+        }
+    }
+
+    /// Returns whether a key is after the range.
+    pub(crate) fn ends_before(&self, keyspace: u32, key: &[u8]) -> bool {
+        let to = self.to.as_ref();
+        to.is_some_and(|(end_keyspace, end)| (keyspace, key) >= (*end_keyspace, end.as_slice()))
+    }
+
+    /// Returns whether it contains every key.
+    pub(crate) fn is_all(&self) -> bool {
+        self.from.is_none() && self.to.is_none()
+    }
+}
+
 /// Compares keys in words of eight bytes, since a call of memcmp costs more than comparing short
 /// keys.
 #[inline(always)]

@@ -5,32 +5,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
-use crate::parts::iter::MergeCursor;
-use crate::parts::key::Target;
+use crate::parts::iter::{EntryView, MergeCursor};
+use crate::parts::key::{KeyRange, Target};
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::types::SeqNo;
 
-/// Entries on their way to the bottom, in order.
+/// Entries on their way to the bottom, in order: whole tables, or a range of the keys of tables
+/// whose other keys come down in other drains.
 pub(crate) struct Drain {
     /// Runs before the first entry is read; may wait and sync.
     pub(crate) finish: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
+    /// A cursor over all entries of the tables.
     pub(crate) cursor: MergeCursor,
+    /// The keys that come down. Of the range deletes, only the parts in the range do.
+    pub(crate) keys: KeyRange,
+    /// Whether everything up to `seq_last` is in the bottom once it ends. False for a range of keys
+    /// unless it is the last one of its tables: range deletes stay above until then, and so do
+    /// logs.
+    pub(crate) settles: bool,
     /// Versions in newer tables of the buffer. `None` only for a source that is no buffer: without
     /// it, deletes in the buffer free nothing on a full disk below.
     pub(crate) newer: Option<Box<dyn NewerVersions>>,
-    /// The newest number of the drained entries; everything that stays above is newer.
+    /// The newest number in the tables. Of the drained keys, everything that stays above is newer.
     pub(crate) seq_last: SeqNo,
     /// Range deletes up to this number are durable: they may hide drained entries.
     pub(crate) durable: SeqNo,
-    /// Removes the drained tables, once their entries are durable in the bottom.
+    /// Removes the drained tables, or records which of their keys are drained, once the entries are
+    /// durable in the bottom.
     pub(crate) edit: Edit,
     /// The logs that have its entries, needed until the entries outlive the process without them.
     pub(crate) logs: Vec<u64>,
     /// The space that it will free, counted as it progresses.
     pub(crate) pending_free: PendingFree,
-    /// The number of entries in the cursor.
+    /// The number of entries of these keys in the tables, and of all range deletes there.
     pub(crate) count: EntryCount,
     /// Lets the buffer forget the drained tables, once the bottom shows their entries.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
@@ -47,27 +56,32 @@ impl Drain {
         }
         self.count.passed = 0;
         self.cursor.hold();
-        self.cursor.seek(&Target::first_of(0, &[]))?;
+        self.cursor.seek(&self.keys.start())?;
         // The drained tables belong to one job: nothing relinks them.
         self.cursor.release();
         Ok(())
     }
 
-    /// Returns the range deletes of the drain, which follow all other entries; then goes to the
-    /// first entry. For a drain that has started.
+    /// Returns the entry that it is at, or `None` after the last one. Range deletes are not
+    /// returned.
+    pub(crate) fn entry(&self) -> Result<Option<EntryView<'_>>> {
+        let entry = self.cursor.entry()?;
+        Ok(entry.filter(|entry| {
+            entry.keyspace < RANGE_DELETE_BIT && !self.keys.ends_before(entry.keyspace, entry.key)
+        }))
+    }
+
+    /// Returns the range deletes of the drain, which follow all other entries of the tables; then
+    /// goes to the first entry. For a drain that has started.
     pub(crate) fn range_deletes(&mut self) -> Result<Vec<RangeDelete>> {
         let mut ranges = Vec::new();
         self.cursor.seek(&Target::first_of(RANGE_DELETE_BIT, &[]))?;
         while let Some(entry) = self.cursor.entry()? {
-            ranges.push(RangeDelete::from_entry(
-                entry.keyspace,
-                entry.key,
-                entry.seq,
-                0,
-            )?);
+            let range = RangeDelete::from_entry(entry.keyspace, entry.key, entry.seq, 0)?;
+            ranges.extend(range.within(&self.keys));
             self.cursor.advance()?;
         }
-        self.cursor.seek(&Target::first_of(0, &[]))?;
+        self.cursor.seek(&self.keys.start())?;
         Ok(ranges)
     }
 
@@ -80,6 +94,12 @@ impl Drain {
     /// Passes the remaining entries, and checks the count: lost links look like the end of a list,
     /// and drained tables are forgotten.
     pub(crate) fn finish(&mut self) -> Result<()> {
+        while self.entry()?.is_some() {
+            self.advance()?;
+        }
+        if self.keys.to.is_some() {
+            self.cursor.seek(&Target::first_of(RANGE_DELETE_BIT, &[]))?;
+        }
         while self.cursor.entry()?.is_some() {
             self.advance()?;
         }

@@ -7,6 +7,7 @@ use terrace_media::{Extent, Region};
 
 use crate::error::Result;
 use crate::parts::iter::{Cursor, MergeCursor};
+use crate::parts::key::KeyRange;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::LateKeys;
 use crate::types::SeqNo;
@@ -63,6 +64,8 @@ impl Sealed {
         Drain {
             finish: Some(self.finish),
             cursor: MergeCursor::new(vec![(self.open)()]),
+            keys: KeyRange::default(),
+            settles: true,
             newer: None,
             seq_last,
             // The applied range deletes become durable by the edit that applies them.

@@ -34,6 +34,7 @@ mod moments;
 mod options;
 mod persist_count;
 mod pieces;
+mod pile;
 mod pools;
 mod ranges;
 mod read_only;

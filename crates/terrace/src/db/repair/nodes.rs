@@ -16,8 +16,10 @@ use crate::error::Result;
 use crate::parts::log::LogEntry;
 use crate::parts::skiplist::layout::{HEAD_BYTES, HEADER_BYTES, LINK_DEAD, LINK_OFFSET};
 use crate::parts::skiplist::salvage::{SoundNode, front, hashed_key, head_links, sound_node};
-use crate::stages::salvage::{Area, DamagedPool, Nodes};
-use crate::types::SeqNo;
+use crate::stages::salvage::{Area, DamagedBytes, DamagedPool, EntryForm, Found, ReadRecord};
+use crate::types::{SeqNo, key_hash};
+
+const UNKNOWN_KIND: &str = "an entry has a kind that this version does not know";
 
 /// Bytes read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -132,11 +134,19 @@ pub(super) struct NodeSalvage<'a> {
     targets: BTreeSet<u64>,
 }
 
-impl DamagedPool for NodeSalvage<'_> {
+impl DamagedBytes for Window<'_> {
+    fn bytes(&mut self, at: u64, len: u64) -> Option<&[u8]> {
+        self.get(at, len)
+    }
+}
+
+impl DamagedBytes for NodeSalvage<'_> {
     fn bytes(&mut self, at: u64, len: u64) -> Option<&[u8]> {
         self.window.get(at, len)
     }
+}
 
+impl DamagedPool for NodeSalvage<'_> {
     fn word(&self, at: u64) -> Option<u64> {
         let mut word = [0; 8];
         let read = self.window.pool.file.read_exact_at(at, &mut word);
@@ -175,14 +185,14 @@ impl<'a> NodeSalvage<'a> {
         }
     }
 
-    /// Adds the nodes of a stage.
-    pub(super) fn add(&mut self, nodes: Nodes) {
-        if let Some(list) = nodes.list {
+    /// Adds the entries of a stage.
+    pub(super) fn add(&mut self, found: Found) {
+        if let Some(list) = found.list {
             self.repository = list.entries;
             self.reclaiming = list.reclaiming;
         }
         self.areas
-            .extend(nodes.areas.into_iter().map(|area| Walked {
+            .extend(found.areas.into_iter().map(|area| Walked {
                 stop: area.start,
                 area,
                 live: 0,
@@ -224,6 +234,12 @@ impl<'a> NodeSalvage<'a> {
         mut gathered: Option<&mut Gathered>,
         visit: &mut dyn FnMut(u64, u64),
     ) -> Result<u64> {
+        if let EntryForm::Records(read) = self.areas[index].form {
+            return match gathered {
+                Some(gathered) => self.walk_records(index, at, read, gathered),
+                None => Ok(at),
+            };
+        }
         let area = &mut self.areas[index];
         // BOUND: every node takes bytes of the area.
         while at < area.end && !self.behind.contains_key(&at) {
@@ -272,11 +288,45 @@ impl<'a> NodeSalvage<'a> {
                 if gathered.take_raw(&entry, seq, at)? {
                     area.taken += 1;
                 } else {
-                    let text = "an entry has a kind that this version does not know";
-                    area.note(text.to_owned());
+                    area.note(UNKNOWN_KIND.to_owned());
                 }
             }
             at = next;
+        }
+        Ok(at)
+    }
+
+    /// Recovers the records of an area from `at` on, up to one that is not sound. Returns where it
+    /// ends.
+    fn walk_records(
+        &mut self,
+        index: usize,
+        mut at: u64,
+        read: ReadRecord,
+        gathered: &mut Gathered,
+    ) -> Result<u64> {
+        let area = &mut self.areas[index];
+        // BOUND: every record takes bytes of the area.
+        while let Some(record) = read(&mut self.window, at, area.end) {
+            let place = at;
+            at += record.bytes.max(1);
+            if !area.has(record.seq, false) {
+                continue;
+            }
+            self.versions
+                .add(key_hash(record.keyspace, record.key), record.seq);
+            let entry = LogEntry {
+                kind: record.kind,
+                keyspace: record.keyspace,
+                key: record.key,
+                value: &record.value,
+                value_crc: 0,
+            };
+            gathered.any = true;
+            match gathered.take_raw(&entry, record.seq, place)? {
+                true => area.taken += 1,
+                false => area.note(UNKNOWN_KIND.to_owned()),
+            }
         }
         Ok(at)
     }
@@ -340,9 +390,12 @@ impl<'a> NodeSalvage<'a> {
                 gaps.push((at, area.end));
             }
             for (from, to) in gaps {
-                let keys = self.keys_of(from, to);
+                let keys = match self.areas[index].form {
+                    EntryForm::Nodes => self.keys_of(from, to),
+                    EntryForm::Records(_) => LostKeys::ALL,
+                };
                 let area = &mut self.areas[index];
-                let text = format!("{} bytes of nodes are damaged", to - from);
+                let text = format!("{} bytes of entries are damaged", to - from);
                 area.note(text.clone());
                 let place = (area.kind, self.window.pool.path.clone(), from);
                 findings.lose(place, text, keys, true);

@@ -150,7 +150,7 @@ pub(super) fn take_nodes(
         let own: Vec<_> = extents
             .extract_if(.., |f| f.owner == salvage.owner)
             .collect();
-        let found = (salvage.nodes)(&source.state, &own, &mut nodes);
+        let found = (salvage.find)(&source.state, &own, &mut nodes);
         nodes.add(found);
     }
     nodes.run(gathered, findings, watch)

@@ -72,6 +72,6 @@ pub(crate) trait Cursor: Send {
     /// Returns the current entry, or `None` if the cursor is unpositioned.
     fn entry(&self) -> Result<Option<EntryView<'_>>>;
     /// Returns the value of the current entry and its expiry, after verifying its checksum. Empty
-    /// if the cursor is unpositioned.
+    /// if the cursor is unpositioned. A source that stores values apart reads the value only here.
     fn value(&self) -> Result<Value<'_>>;
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use terrace_media::Span;
 
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::parts::key::Place;
 use crate::parts::manifest::State;
 use crate::types::{KEY_BYTES_MAX, SEQ_MAX, SeqNo};
 
@@ -150,9 +151,6 @@ impl dyn Item {
         (self as &dyn Any).downcast_ref()
     }
 }
-
-/// A keyspace and a key.
-pub(crate) type Place = (u32, Vec<u8>);
 
 /// Appends numbers as varints.
 pub(crate) fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {

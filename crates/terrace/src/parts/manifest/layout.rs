@@ -241,6 +241,11 @@ impl RecordHeader {
         head[0..4].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// Returns whether a header states this generation.
+    pub(crate) fn is_of(head: &[u8; RECORD_HEADER_BYTES], generation: u64) -> bool {
+        head[8..16] == generation.to_le_bytes()
+    }
+
     /// Decodes a header; nothing in it is trusted until the checksum has been verified.
     pub(crate) fn decode(bytes: &[u8], base: u64) -> Result<RecordHeader, DecodeError> {
         let mut r = Reader::new("manifest record", base, bytes);

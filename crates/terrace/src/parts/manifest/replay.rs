@@ -133,7 +133,14 @@ fn later_record(bytes: &[u8], tail: u64, generation: u64, number: u64) -> bool {
     // BOUND: the position only grows.
     while at < last {
         at += RECORD_ALIGN as u64;
-        if let Ok((header, _)) = whole_record(bytes, at, generation, 0)
+        let head = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
+        let head = head.and_then(|rest| rest.first_chunk::<RECORD_HEADER_BYTES>());
+        let Some(head) = head else {
+            return false;
+        };
+        // Nearly all places end here, before an error about them is worded.
+        if RecordHeader::is_of(head, generation)
+            && let Ok((header, _)) = whole_record(bytes, at, generation, 0)
             && numbers.contains(&header.number)
         {
             return true;

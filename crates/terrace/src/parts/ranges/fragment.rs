@@ -14,6 +14,7 @@ use std::ops::Bound;
 
 use super::layout::{self, RANGE_DELETE_BIT};
 use crate::parts::codec::DecodeError;
+use crate::parts::key::KeyRange;
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::{SnapshotList, Stripes};
 use crate::types::SeqNo;
@@ -56,6 +57,15 @@ impl RangeDelete {
             end: end.to_vec(),
             seq,
         })
+    }
+
+    /// Returns the part of the range that is in another, or `None` if it is empty.
+    pub(crate) fn within(&self, range: &KeyRange) -> Option<RangeDelete> {
+        let (low, high) = (range.from.as_ref(), range.to.as_ref());
+        self.cut(
+            low.map(|(keyspace, key)| (*keyspace, key.as_slice())),
+            high.map(|(keyspace, key)| (*keyspace, key.as_slice())),
+        )
     }
 
     /// Returns the part of the range from `low` up to but not including `high`, each a keyspace and

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::parts::codec::{self, DecodeError, Reader};
+use crate::parts::key::Place;
 use crate::parts::manifest::item::{
-    self, Field, Item, Owner, Place, number_fields, put_numbers, put_place,
+    self, Field, Item, Owner, number_fields, put_numbers, put_place,
 };
 use crate::types::SeqNo;
 

@@ -3,8 +3,11 @@
 //! | buffer | tables | merging | paper |
 //! |---|---|---|---|
 //! | `elastic` | skip lists on n levels, any number in a level | relinks nodes, copies nothing | MioDB, 4.1-4.3, 4.5, 4.6 |
+//! | `pile` | sorted heaps | none; drains by ranges of keys | a test of this contract |
 
 pub(crate) mod elastic;
+#[cfg(feature = "test-design")]
+pub(crate) mod pile;
 
 use crate::error::Result;
 use crate::metrics::Metrics;
@@ -30,7 +33,9 @@ pub(crate) trait Buffer: Send + Sync {
     /// Takes the oldest table that is due for the bottom, and those that follow it by age and are
     /// due too, up to `bytes_max` together. Above `Urgency::None` every table is due; else the
     /// buffer decides. `None` while a drain of older tables runs, since drains end in the order of
-    /// age.
+    /// age. May take a range of the keys of these tables instead, and the other keys in later
+    /// drains. Until the last one ends, the tables stay sources with all their entries, and if the
+    /// pool ends with the process, their logs stay.
     fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
     /// Returns the sources, newest first.
     fn sources(&self) -> Sources;

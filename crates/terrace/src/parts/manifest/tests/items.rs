@@ -7,9 +7,8 @@ use terrace_media::Span;
 
 use super::{Editor, State};
 use crate::parts::codec::{DecodeError, Reader};
-use crate::parts::manifest::item::{
-    self, Field, Item, Owner, Owners, Place, put_numbers, put_place,
-};
+use crate::parts::key::Place;
+use crate::parts::manifest::item::{self, Field, Item, Owner, Owners, put_numbers, put_place};
 use crate::parts::manifest::refuse;
 
 pub(super) static OWNERS: Owners = &[&SLAB, &SHEET];

@@ -1,7 +1,8 @@
 //! Tests of table files as items of the manifest.
 
 use crate::parts::codec::{self, DecodeError, Reader};
-use crate::parts::manifest::item::{Item, Place};
+use crate::parts::key::Place;
+use crate::parts::manifest::item::Item;
 use crate::parts::sstable::FileMeta;
 use crate::types::{KEY_BYTES_MAX, SEQ_MAX};
 

@@ -19,11 +19,12 @@ use super::above::Above;
 use super::compaction::Compaction;
 use super::output::Output;
 use super::source::RunCursor;
-use super::split::{self, Span};
+use super::split;
 use super::version::Table;
 use super::{Inner, Version};
 use crate::error::{ErrorKind, Result};
 use crate::parts::iter::{Cursor, MergeCursor};
+use crate::parts::key::KeyRange;
 use crate::parts::manifest::item::Item;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::sstable::TABLE_FILE;
@@ -54,7 +55,7 @@ struct Subcompactions {
     /// Jobs that have not ended.
     open: usize,
     /// Ranges that are written, and their tables.
-    written: Vec<(Span, Output)>,
+    written: Vec<(KeyRange, Output)>,
 }
 
 impl Drop for Plan {
@@ -130,7 +131,7 @@ impl Plan {
         worth.clamp(1, options.subcompactions_max)
     }
 
-    fn cursor(&self, span: &Span) -> Result<MergeCursor> {
+    fn cursor(&self, keys: &KeyRange) -> Result<MergeCursor> {
         let runs = self.compaction.upper.iter().chain([&self.compaction.lower]);
         let ahead = self.inner.shared.memory.limits.job_ahead_bytes;
         let cursors = runs.map(|run| {
@@ -138,32 +139,32 @@ impl Plan {
             Box::new(cursor) as Box<dyn Cursor>
         });
         let mut cursor = MergeCursor::new(cursors.collect());
-        cursor.seek(&span.start())?;
+        cursor.seek(&keys.start())?;
         Ok(cursor)
     }
 
-    fn output(&self, span: &Span) -> Output {
+    fn output(&self, keys: &KeyRange) -> Output {
         let version = self.version();
         let all = self
             .compaction
             .tables()
             .flat_map(|table| table.ranges.iter());
-        let ranges = all.filter_map(|range| span.cut(range)).collect();
+        let ranges = all.filter_map(|range| range.within(keys)).collect();
         let hides = self.inner.lasting_ranges(&version);
         let to = (self.compaction.to as u32, self.compaction.run);
         let below = Arc::new(version.below(to));
         Output::new(&self.inner, below, to, ranges, hides).cut_at(&self.compaction.cuts)
     }
 
-    fn range(&self, span: &Span) -> Result<Range> {
+    fn range(&self, keys: &KeyRange) -> Result<Range> {
         let above = self.compaction.leaves_hidden.then(|| {
             let place = (self.compaction.to as u32, self.compaction.run);
             Above::of(&self.version(), place)
         });
         let mut range = Range {
-            cursor: self.cursor(span)?,
-            output: self.output(span),
-            span: span.clone(),
+            cursor: self.cursor(keys)?,
+            output: self.output(keys),
+            keys: keys.clone(),
             above,
         };
         if let (Some(above), Some(first)) = (&mut range.above, range.cursor.entry()?) {
@@ -173,7 +174,7 @@ impl Plan {
     }
 
     /// Returns the completion of the compaction, with the output of all parts.
-    fn complete(&self, written: impl IntoIterator<Item = (Span, Output)>) -> Completion {
+    fn complete(&self, written: impl IntoIterator<Item = (KeyRange, Output)>) -> Completion {
         let removed: Vec<u64> = self.compaction.tables().map(Table::number).collect();
         let mut entries = 0;
         let (mut tables, mut changes) = (Vec::new(), Vec::new());
@@ -206,7 +207,7 @@ impl Plan {
 pub(super) struct Compact {
     plan: Arc<Plan>,
     /// Ranges that are still to be merged.
-    left: Vec<Span>,
+    left: Vec<KeyRange>,
     current: Option<Range>,
     /// Whether the job's ranges are known.
     begun: bool,
@@ -216,7 +217,7 @@ pub(super) struct Compact {
 
 /// A range that is being merged.
 struct Range {
-    span: Span,
+    keys: KeyRange,
     cursor: MergeCursor,
     output: Output,
     /// The runs above, if a table is rewritten without the entries that they hide.
@@ -230,7 +231,9 @@ impl Range {
         let (mut entries, mut bytes) = (0, 0);
         loop {
             let entry = self.cursor.entry()?;
-            let Some(entry) = entry.filter(|entry| !self.span.ends_before(entry)) else {
+            let Some(entry) =
+                entry.filter(|entry| !self.keys.ends_before(entry.keyspace, entry.key))
+            else {
                 self.output.close_table(None)?;
                 return Ok(true);
             };
@@ -275,7 +278,7 @@ impl Rewriting {
     /// Begins with a table that is marked busy.
     pub(super) fn begin(inner: &Arc<Inner>, table: &Table) -> Result<Rewriting> {
         let plan = Plan::new(inner, Compaction::rewriting(table).for_room(Arc::default()));
-        let range = Some(plan.range(&Span::default())?);
+        let range = Some(plan.range(&KeyRange::default())?);
         Ok(Rewriting { plan, range })
     }
 
@@ -287,7 +290,7 @@ impl Rewriting {
         {
             return Ok(None);
         }
-        let written = self.range.take().map(|range| (range.span, range.output));
+        let written = self.range.take().map(|range| (range.keys, range.output));
         Ok(Some(self.plan.complete(written)))
     }
 }
@@ -304,10 +307,10 @@ impl Compact {
     }
 
     /// Creates a job for one more range.
-    fn part(&self, span: Span) -> Box<dyn Job> {
+    fn part(&self, keys: KeyRange) -> Box<dyn Job> {
         Box::new(Compact {
             plan: Arc::clone(&self.plan),
-            left: vec![span],
+            left: vec![keys],
             current: None,
             begun: true,
             refused: Default::default(),
@@ -316,23 +319,23 @@ impl Compact {
 
     /// Determines the ranges: keeps the first, and returns jobs for the others.
     fn split(&mut self) -> Result<Vec<Box<dyn Job>>> {
-        let mut spans = match self.plan.part_count() {
-            1 => vec![Span::default()],
-            parts => split::spans(&self.plan.compaction, parts)?,
+        let mut ranges = match self.plan.part_count() {
+            1 => vec![KeyRange::default()],
+            parts => split::ranges(&self.plan.compaction, parts)?,
         };
-        let others = spans.split_off(1);
-        self.left = spans;
+        let others = ranges.split_off(1);
+        self.left = ranges;
         self.plan.parts.lock().open += others.len();
-        Ok(others.into_iter().map(|span| self.part(span)).collect())
+        Ok(others.into_iter().map(|keys| self.part(keys)).collect())
     }
 
     /// Merges for one step. Returns true when the job has no range left.
     fn merge_some(&mut self) -> Result<bool> {
         if self.current.is_none() {
-            let Some(span) = self.left.last() else {
+            let Some(keys) = self.left.last() else {
                 return Ok(true);
             };
-            self.current = Some(self.plan.range(span)?);
+            self.current = Some(self.plan.range(keys)?);
             self.left.pop();
         }
         if let Some(range) = &mut self.current
@@ -341,7 +344,7 @@ impl Compact {
             return Ok(false);
         }
         if let Some(range) = self.current.take() {
-            let written = (range.span, range.output);
+            let written = (range.keys, range.output);
             self.plan.parts.lock().written.push(written);
         }
         Ok(self.left.is_empty())
@@ -363,11 +366,11 @@ impl Compact {
     /// until the compaction can go on. The written ranges become ranges of this job, since their
     /// jobs have ended.
     fn give_room_back(&mut self) {
-        let aborted = self.current.take().map(|range| range.span);
+        let aborted = self.current.take().map(|range| range.keys);
         *self.plan.version.lock() = None;
         let written = std::mem::take(&mut self.plan.parts.lock().written);
         self.left.extend(aborted);
-        self.left.extend(written.into_iter().map(|(span, _)| span));
+        self.left.extend(written.into_iter().map(|(keys, _)| keys));
     }
 }
 

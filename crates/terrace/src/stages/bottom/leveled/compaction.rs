@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use super::version::{Run, Table};
+use crate::parts::key::Place;
 use crate::parts::ranges::Key;
-
-/// Keyspace and key.
-pub(super) type Place = (u32, Vec<u8>);
 
 /// The input of one compaction.
 pub(super) struct Compaction {

@@ -9,7 +9,6 @@ use super::hidden::{Hidden, Progress};
 use super::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
-use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::stages::{Completion, Drain, Job, JobKind, PendingFree, Step, retired};
 use crate::types::key_hash;
 
@@ -86,11 +85,7 @@ impl DrainJob {
         let (mut entries, mut bytes) = (0, 0);
         let done = loop {
             // The range deletes follow all other entries, and are written with the tables.
-            let entry = drain
-                .cursor
-                .entry()?
-                .filter(|entry| entry.keyspace < RANGE_DELETE_BIT);
-            let Some(entry) = entry else {
+            let Some(entry) = drain.entry()? else {
                 output.close_table(None)?;
                 break true;
             };
@@ -225,7 +220,8 @@ impl Job for DrainJob {
         edit.changes.extend(changes);
         // The entries of the logs are in named files from this edit on.
         edit.changes.extend(retired(&drain.logs));
-        let (forget, seq_last) = (drain.forget, drain.seq_last);
+        let settled = drain.settles.then_some(drain.seq_last);
+        let forget = drain.forget;
         Ok(Step::Done(Completion {
             edit,
             apply: Box::new(move || {
@@ -233,7 +229,9 @@ impl Job for DrainJob {
                 forget();
                 // Not before the entries that they cover are forgotten above.
                 let shared = &inner.shared;
-                shared.ranges.trim(seq_last, &shared.readable());
+                if let Some(seq) = settled {
+                    shared.ranges.trim(seq, &shared.readable());
+                }
             }),
             garbage: Vec::new(),
             entries,

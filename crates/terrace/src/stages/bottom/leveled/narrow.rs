@@ -23,13 +23,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::above::{Above, WORTH_ONE_IN};
-use super::compaction::{Compaction, Place};
+use super::compaction::Compaction;
 use super::delete_only;
 use super::level0;
 use super::split;
 use super::version::{Table, Version};
 use super::{Busy, Inner};
 use crate::error::Result;
+use crate::parts::key::Place;
 use crate::types::SeqNo;
 
 /// The maximum number of parts of a refused compaction. There are fewer if the extra blocks of the

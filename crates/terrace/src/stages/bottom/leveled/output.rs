@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_media::FileSystem;
 
-use super::compaction::Place;
 use super::garbage::Sampler;
 use super::version::{Table, Version};
 use super::{Inner, TableStore};
@@ -17,6 +16,7 @@ use crate::canary::failpoint;
 use crate::error::Result;
 use crate::parts::expiry::Value;
 use crate::parts::iter::EntryView;
+use crate::parts::key::Place;
 use crate::parts::manifest::Change;
 use crate::parts::memory::Lease;
 use crate::parts::ranges::{Applicable, Fragments, Keep, RangeDelete, Readable, fragment};

@@ -3,68 +3,28 @@
 //! Only tables that are large compared to the parts have their index read; for the others the first
 //! key suffices.
 
-use super::compaction::{Compaction, Place};
+use super::compaction::Compaction;
 use crate::error::Result;
-use crate::parts::iter::EntryView;
-use crate::parts::key::Target;
-use crate::parts::ranges::RangeDelete;
+use crate::parts::key::{KeyRange, Place};
 use crate::parts::sstable::ReadCounts;
 
 /// Candidate split points for each part: more of them make more even parts.
 const SAMPLES_PER_PART: usize = 8;
 
-/// A range of keys: all versions of a key are in one.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Span {
-    /// `None`: from the first key.
-    from: Option<Place>,
-    /// The exclusive end; `None`: to the last key.
-    to: Option<Place>,
-}
-
-impl Span {
-    /// Returns the place of the first entry that may be in the range.
-    pub(super) fn start(&self) -> Target<'_> {
-        match &self.from {
-            Some((keyspace, key)) => Target::first_of(*keyspace, key),
-            None => Target::first_of(0, &[]),
-        }
-    }
-
-    /// Returns the part of a range delete that is in the range.
-    pub(super) fn cut(&self, range: &RangeDelete) -> Option<RangeDelete> {
-        let from = self
-            .from
-            .as_ref()
-            .map(|(space, key)| (*space, key.as_slice()));
-        let to = self
-            .to
-            .as_ref()
-            .map(|(space, key)| (*space, key.as_slice()));
-        range.cut(from, to)
-    }
-
-    /// Returns whether an entry is after the range.
-    pub(super) fn ends_before(&self, entry: &EntryView<'_>) -> bool {
-        let to = self.to.as_ref();
-        to.is_some_and(|(keyspace, key)| (entry.keyspace, entry.key) >= (*keyspace, key.as_slice()))
-    }
-}
-
 /// Returns at most `parts` ranges that together cover everything, in key order.
-pub(super) fn spans(compaction: &Compaction, parts: usize) -> Result<Vec<Span>> {
-    let mut spans = Vec::new();
+pub(super) fn ranges(compaction: &Compaction, parts: usize) -> Result<Vec<KeyRange>> {
+    let mut ranges = Vec::new();
     let mut from = None;
     let tables = compaction.tables().count();
     let pieces = (parts * SAMPLES_PER_PART).div_ceil(tables.max(1));
     for cut in cuts(compaction, parts, pieces)? {
-        spans.push(Span {
+        ranges.push(KeyRange {
             from: from.replace(cut.clone()),
             to: Some(cut),
         });
     }
-    spans.push(Span { from, to: None });
-    Ok(spans)
+    ranges.push(KeyRange { from, to: None });
+    Ok(ranges)
 }
 
 /// Returns ascending keys, fewer than `parts`, with about as many bytes between any two. Each table

@@ -339,6 +339,11 @@ impl Bottom for Repository {
     }
 
     fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>> {
+        if !drain.keys.is_all() {
+            return Err(Error::invalid(
+                "this bottom takes whole tables, but the buffer drains a range of keys",
+            ));
+        }
         Ok(Box::new(drain_job::DrainJob::begin(
             Arc::clone(&self.inner),
             drain,

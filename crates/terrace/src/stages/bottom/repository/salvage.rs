@@ -7,7 +7,7 @@ use super::layout::{
 };
 use crate::parts::manifest::State;
 use crate::parts::manifest::item::Item;
-use crate::stages::salvage::{Area, DamagedPool, Nodes, OneList, Salvage, Unnamed};
+use crate::stages::salvage::{Area, DamagedPool, Found, OneList, Salvage, Unnamed};
 
 /// The name of the repository in the report of a repair.
 const NAME: &str = "repository";
@@ -21,11 +21,11 @@ pub(crate) static SALVAGE: Salvage = Salvage {
         let is_extent = layout::check_extent(head, off, length).is_ok();
         is_extent.then_some((off, Some(length)))
     },
-    nodes,
+    find,
 };
 
-fn nodes(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Nodes {
-    let mut found = Nodes::default();
+fn find(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Found {
+    let mut found = Found::default();
     for extent in state.items::<ExtentMeta>() {
         let span = extent.span();
         if extent.has_entries() {
@@ -92,6 +92,6 @@ fn area(span: Span, pool: &mut dyn DamagedPool) -> Area {
         replaced: !placed,
         problem: problem.map(str::to_owned),
         // Without `used` every node up to the end counts that another one leads to.
-        ..Area::new(NAME, 0, span).nodes(NODES_AT, if fits { used } else { span.len })
+        ..Area::new(NAME, 0, span).entries(NODES_AT, if fits { used } else { span.len })
     }
 }

@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::metrics::{LevelMetrics, Metrics};
 use crate::parts::batch::Batch;
 use crate::parts::iter::MergeCursor;
-use crate::parts::key::Target;
+use crate::parts::key::{KeyRange, Target};
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{
     Buffer, Completion, Drain, EntryCount, Form, Job, JobKind, NewerVersions, Sealed, Shared,
@@ -278,6 +278,8 @@ impl Buffer for Elastic {
         Ok(Some(Drain {
             finish: None,
             cursor: MergeCursor::new(cursors.collect()),
+            keys: KeyRange::default(),
+            settles: true,
             newer: Some(Box::new(newer)),
             seq_last,
             durable,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::layout::{TABLE, TableMeta};
 use crate::parts::manifest::State;
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
-use crate::stages::salvage::{Area, DamagedPool, Nodes, Salvage, Unnamed};
+use crate::stages::salvage::{Area, DamagedPool, Found, Salvage, Unnamed};
 
 /// The name of the buffer in the report of a repair.
 const NAME: &str = "buffer";
@@ -13,10 +13,10 @@ const NAME: &str = "buffer";
 pub(crate) static SALVAGE: Salvage = Salvage {
     owner: &TABLE,
     identify: |head, off| Some((decode_table_header(head, off).ok()?, None)),
-    nodes,
+    find,
 };
 
-fn nodes(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Nodes {
+fn find(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Found {
     let mut areas = Vec::new();
     let mut headers = BTreeSet::new();
     for table in state.items::<TableMeta>() {
@@ -30,14 +30,14 @@ fn nodes(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Node
                 // Merged extents keep the headers of their own memtables, so no id occurs twice.
                 replaced: id.is_some_and(|id| i == 0 && id != table.id || !headers.insert(id)),
                 problem: id.is_none().then(|| "its header is damaged".to_owned()),
-                ..Area::new(NAME, table.id, extent.span).nodes(TABLE_NODES_AT as u64, used)
+                ..Area::new(NAME, table.id, extent.span).entries(TABLE_NODES_AT as u64, used)
             });
         }
     }
     areas.extend(unnamed.iter().map(|found| Area {
         head: Some(found.span.off + TABLE_HEADER_BYTES as u64),
         open_end: true,
-        ..Area::new(NAME, found.id, found.span).nodes(TABLE_NODES_AT as u64, found.span.len)
+        ..Area::new(NAME, found.id, found.span).entries(TABLE_NODES_AT as u64, found.span.len)
     }));
-    Nodes { areas, list: None }
+    Found { areas, list: None }
 }

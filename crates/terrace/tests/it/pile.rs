@@ -1,0 +1,109 @@
+//! A design whose buffer consists of sorted heaps, and drains by ranges of keys, passes the suites
+//! of the other designs: neither engine nor bottom needs skip lists or whole tables.
+
+use terrace::{Db, Design, RepairOutcome, RepairSource, Workers};
+use terrace_media::Medium;
+use terrace_testkit::crash::{Case, Tally};
+use terrace_testkit::model::run;
+use terrace_testkit::place::scratch;
+use terrace_testkit::script::{Op, Profile};
+use terrace_testkit::{seeds, settings};
+
+const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
+
+/// After random calls, with manual steps and with threads, the store equals an ordered map.
+#[test]
+fn random_calls_agree_with_a_map() {
+    for (seed, medium) in seeds::in_turns(12, &MEDIA) {
+        let options = settings::small_of(Design::Pile, medium);
+        let mut options = settings::varied(&options, seed as u8);
+        let mut script = Profile::everything(800).generate(seed);
+        if seed % 3 == 2 {
+            options.background.workers = Workers::Threads(1);
+            script.retain(|op| !matches!(op, Op::Step(..)));
+        }
+        run(&options, medium, &script)
+            .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
+    }
+}
+
+/// After a crash at any point of short scripts, between the drains of a round too, nothing
+/// acknowledged is lost.
+#[test]
+fn crashes_lose_nothing() {
+    let mut sum = Tally::default();
+    for (seed, medium) in seeds::in_turns(6, &MEDIA) {
+        let (case, script) = Case::every_point(seed, medium);
+        match case.of(Design::Pile).run(&script) {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
+        }
+    }
+    println!("{sum:?}");
+}
+
+/// Heaps drain by ranges of keys, and a range delete that reaches over several of them deletes the
+/// same keys before, between and after these drains. Between them a repair finds everything too.
+#[test]
+fn ranges_of_keys_drain_one_after_another() {
+    for medium in MEDIA {
+        let folder = scratch().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut options = settings::small_of(Design::Pile, medium);
+        options.background.workers = Workers::Manual;
+        options.front.memtable_bytes = 256 << 10;
+        options.pool.size_bytes = 16 << 20;
+        let db = Db::open(at("db"), options.clone()).unwrap();
+        for part in 0..6u32 {
+            for n in (part..1000).step_by(3) {
+                db.put(n.to_be_bytes(), [n as u8; 100]).unwrap();
+            }
+            if part == 3 {
+                db.delete_range(200u32.to_be_bytes()..800u32.to_be_bytes())
+                    .unwrap();
+            }
+            db.flush().unwrap();
+        }
+        let expected = all(&db);
+        assert!(expected.len() > 600, "{medium}");
+        // BOUND: each step does some of the work.
+        while drains(&db) < 2 && db.step(0).unwrap() {
+            assert_eq!(all(&db), expected, "{medium}");
+        }
+        let before = drains(&db);
+        db.close().unwrap();
+        let damaged = RepairSource::new(at("db"));
+        let report = Db::builder(at("repaired")).repair_of(&damaged).unwrap();
+        assert_ne!(report.outcome, RepairOutcome::Partly, "{report:#?}");
+        let repaired = Db::builder(at("repaired")).open().unwrap();
+        assert_eq!(all(&repaired), expected, "the repair on {medium}");
+        let db = Db::open(at("db"), options.clone()).unwrap();
+        assert_eq!(all(&db), expected, "reopened on {medium}");
+        // BOUND: as above.
+        while db.step(0).unwrap() {
+            assert_eq!(all(&db), expected, "{medium}");
+        }
+        // A pool of memory drains whole heaps.
+        let least = if medium == Medium::Dram { 1 } else { 4 };
+        let count = before + drains(&db);
+        assert!(count >= least, "{count} drains on {medium}");
+        db.drain().unwrap();
+        assert_eq!(all(&db), expected, "{medium}");
+        db.close().unwrap();
+    }
+}
+
+/// Returns all pairs.
+fn all(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let pairs = db.iter().unwrap().map(|pair| pair.unwrap());
+    pairs
+        .map(|pair| (pair.key().to_vec(), pair.value().to_vec()))
+        .collect()
+}
+
+/// Returns the number of drains that have ended.
+fn drains(db: &Db) -> u64 {
+    let jobs = db.metrics().jobs;
+    let drains = jobs.iter().find(|job| job.kind == "drain");
+    drains.map_or(0, |job| job.count)
+}
