@@ -358,9 +358,9 @@ impl SstWriter {
             + layout::FOOTER_BYTES as u64
     }
 
-    /// Returns an upper bound on the memory of the hashes and the index until the table is finished:
-    /// of the hashes while their vector grows or the filter is built from them, and of the index
-    /// while its last block is copied.
+    /// Returns an upper bound on the memory of hashes and index until the table is finished: of the
+    /// hashes while their vector grows or the filter is built from them, and of the index while its
+    /// last block is copied.
     pub(crate) fn keys_bytes(&self) -> u64 {
         3 * 8 * self.hashes.len() as u64 + 3 * self.index.len_bytes() as u64
     }

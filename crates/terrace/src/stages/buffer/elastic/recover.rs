@@ -63,8 +63,8 @@ pub(crate) fn recover(
         tables.push(Arc::new(table));
     }
     if !recounted.is_empty() {
-        // CRASH: the pool is not yet marked as whole, so the next recovery rebuilds the links again,
-        // with the same counts.
+        // CRASH: the pool is not yet marked as whole, so the next recovery rebuilds the links again
+        // and gets the same counts.
         shared.manifest.commit(Edit { changes: recounted })?;
     }
     for meta in &metas {
@@ -201,10 +201,11 @@ fn open_table(
     ))
 }
 
-/// Rebuilds the list of a table from the nodes in its extents. Every node must have a valid checksum
-/// and belong to the table: nodes on a misplaced page are valid too, but their sequence numbers are
-/// out of range or they repeat a version. Nodes covered by a range delete of the table are skipped:
-/// when a database is opened no reader sees them, and a merge may have left them out of the filter.
+/// Rebuilds the list of a table from the nodes in its extents. Every node must have a valid
+/// checksum and belong to the table: nodes on a misplaced page are valid too, but their sequence
+/// numbers are out of range or they repeat a version. Nodes covered by a range delete of the table
+/// are skipped: no reader sees them when a database is opened, and the filter may lack their keys,
+/// as a merge may have left them out.
 fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let region = table.list.region().clone();
     let mut nodes = Vec::new();
