@@ -1,8 +1,8 @@
 //! The specification of a comparison: a TOML file, parsed and checked.
 //!
 //! Settings are options of `terrace bench` by name, so a comparison supports every option of the
-//! command line. They are not interpreted here: the caller passes the grammar of the command line,
-//! which checks each setting with its line.
+//! command line. They are not interpreted here: the caller passes a function that checks them with
+//! the parser of the command line, and an error names the line of the setting.
 
 use std::fmt;
 use std::fs;
@@ -14,8 +14,8 @@ use crate::error::BenchError;
 use crate::step::Step;
 use crate::store::StoreKind;
 
-/// Options that a comparison sets itself, and where to state them instead.
-const TAKEN: [(&str, &str); 12] = [
+/// Options that may not be settings, since the comparison sets them, and what to do instead.
+const RESERVED: [(&str, &str); 12] = [
     ("benchmarks", "write prepare and measure of the workload"),
     ("store", "write store = \"...\" in [[store]]"),
     ("value-size", "write value_sizes = [...] at the top"),
@@ -30,17 +30,18 @@ const TAKEN: [(&str, &str); 12] = [
     ("read-only", "omit it"),
 ];
 
-/// Checks the arguments of one run against the grammar of the command line; returns the bytes that
-/// the run may need on its mount, or an error.
+/// A check of one run's arguments by the parser of the command line. Returns the bytes that the run
+/// may need on its mount, or an error.
 pub type Check<'a> = &'a dyn Fn(&[String]) -> Result<u64, String>;
 
-/// A file with its text, so that errors have a line.
+/// A file with its text, so that errors can name a line.
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
 impl Source<'_> {
+    /// Returns an error about the byte offset `at`, or about the whole file.
     fn error(&self, at: Option<usize>, what: impl fmt::Display) -> BenchError {
         let path = self.path.display();
         BenchError::Invalid(match at {
@@ -61,28 +62,29 @@ impl Comparison {
         Comparison::parse(path, &text, check)
     }
 
-    /// Parses a text that was read from `path`; otherwise as [`Comparison::read`].
+    /// Parses and checks `text` as [`Comparison::read`] does; `path` is used only in errors.
     pub fn parse(path: &Path, text: &str, check: Check<'_>) -> Result<Comparison, BenchError> {
         let source = Source { path, text };
         let comparison: Comparison = toml::from_str(text).map_err(|e| {
             let at = e.span().map(|span| span.start);
-            let more =
+            let hint =
                 "see docs/benchmarking.md for all fields, and \"terrace bench compare --help\" for \
                  an example";
-            source.error(at, format_args!("{}; {more}", e.message().trim_end()))
+            source.error(at, format_args!("{}; {hint}", e.message().trim_end()))
         })?;
-        comparison.check_lists(&source)?;
-        let tables = [&comparison.settings, &comparison.terrace];
+        comparison.check_fields(&source)?;
+        let shared = [&comparison.settings, &comparison.terrace];
         let stores = comparison.store.iter().map(|s| &s.get_ref().settings);
         let workloads = comparison.workload.iter().map(|w| &w.get_ref().settings);
-        for settings in tables.into_iter().chain(stores).chain(workloads) {
+        for settings in shared.into_iter().chain(stores).chain(workloads) {
             check_settings(&source, settings, check)?;
         }
         comparison.check_runs(&source, check)?;
         Ok(comparison)
     }
 
-    fn check_lists(&self, source: &Source<'_>) -> Result<(), BenchError> {
+    /// Checks all fields except settings.
+    fn check_fields(&self, source: &Source<'_>) -> Result<(), BenchError> {
         let (repeats, spread) = (&self.repeats, &self.spread_max);
         if !(1..=100).contains(repeats.get_ref()) {
             let what = format!("repeats is {}: write 1 to 100", repeats.get_ref());
@@ -136,10 +138,12 @@ impl Comparison {
         }
     }
 
-    /// Reports a conflict between settings at the store whose run has it.
+    /// Checks the arguments of each run, where settings may conflict. The error names the line of
+    /// the run's store.
     fn check_runs(&self, source: &Source<'_>, check: Check<'_>) -> Result<(), BenchError> {
         for run in super::plan::runs(self, "") {
             let store = &self.store[run.store];
+            // Stores that this build does not contain are not run.
             if store.get_ref().kind().is_ok_and(StoreKind::is_built) {
                 check(&run.args).map_err(|what| {
                     let (name, workload) = (&run.planned.store, &run.planned.workload);
@@ -174,7 +178,7 @@ fn check_settings(
 ) -> Result<(), BenchError> {
     for (name, value) in settings {
         let at = Some(value.span().start);
-        if let Some((_, instead)) = TAKEN.iter().find(|(taken, _)| taken == name) {
+        if let Some((_, instead)) = RESERVED.iter().find(|(reserved, _)| reserved == name) {
             let what = format!("{name} is set by the comparison: {instead}");
             return Err(source.error(at, what));
         }
@@ -182,6 +186,7 @@ fn check_settings(
             let what = format!("{name} must be text, a number, true, false, or a list of those");
             return Err(source.error(at, what));
         };
+        // Any size shows whether the setting parses.
         let arguments: Vec<String> = arguments
             .iter()
             .map(|text| text.replace(VALUE_SIZE, "1"))

@@ -1,37 +1,37 @@
-//! Line charts over a linear or logarithmic axis, with marked bands of time.
+//! Line charts with linear or logarithmic axes, and with marked spans of the bottom axis.
 
 use super::COLOURS;
 use super::axis::{Axis, Scale, number};
 use super::bars::{legend, legend_width, side};
 use super::svg::{Canvas, NOTE, TITLE, width_of};
 
-const WIDTH: f64 = 540.0;
+/// The minimum width of a chart.
+const WIDTH_MIN: f64 = 540.0;
+// The margins around the plotted area.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 62.0;
+/// The part of `TOP` for the legend.
+const LEGEND: f64 = 22.0;
 
 /// A line chart.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    /// The title.
     pub(crate) title: String,
-    /// The conditions, shown below it.
+    /// The conditions, shown below the chart.
     pub(crate) note: String,
     /// The unit and the scale of the bottom axis.
     pub(crate) x: (String, Scale),
     /// The unit and the scale of the side axis.
     pub(crate) y: (String, Scale),
-    /// The end of the bottom axis, for times, which begin at zero; otherwise it is derived from the
+    /// The end of a bottom axis that begins at zero, for times; `None` to derive both ends from the
     /// points.
     pub(crate) x_end: Option<f64>,
-    /// The height.
     pub(crate) height: f64,
-    /// The highest value of the side axis, if several charts are shown side by side.
+    /// A value that the side axis includes, so that charts shown side by side have the same axis.
     pub(crate) y_max: Option<f64>,
-    /// The lines.
     pub(crate) lines: Vec<Line>,
-    /// The marked spans.
     pub(crate) bands: Vec<Band>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Lines {
 pub(crate) struct Line {
     /// The name in the legend; empty if it has no entry there.
     pub(crate) name: String,
-    /// The colour.
+    /// The number of its colour.
     pub(crate) series: usize,
     /// The points, from left to right.
     pub(crate) points: Vec<(f64, f64)>,
@@ -49,11 +49,8 @@ pub(crate) struct Line {
 /// A marked span of the bottom axis.
 #[derive(Debug, Clone)]
 pub(crate) struct Band {
-    /// The start.
     pub(crate) from: f64,
-    /// The end.
     pub(crate) to: f64,
-    /// The tooltip.
     pub(crate) tip: String,
 }
 
@@ -73,16 +70,17 @@ impl Lines {
         } else {
             0.0
         };
-        let text = legend_space.max(width_of(&self.title) * TITLE);
-        let wanted = LEFT + text.max(width_of(&self.note) * NOTE) + RIGHT;
-        let width = WIDTH.max(wanted);
-        let top = if has_legend { TOP } else { TOP - 22.0 };
+        let text_width = legend_space.max(width_of(&self.title) * TITLE);
+        let wanted = LEFT + text_width.max(width_of(&self.note) * NOTE) + RIGHT;
+        let width = WIDTH_MIN.max(wanted);
+        let top = if has_legend { TOP } else { TOP - LEGEND };
         let (floor, right) = (self.height - BOTTOM, width - RIGHT);
         let x = |value: f64| LEFT + x_axis.place(value) * (right - LEFT);
         let y = |value: f64| floor - y_axis.place(value) * (floor - top);
         let mut canvas = Canvas::default();
         for band in &self.bands {
             let (from, to) = (x(band.from), x(band.to));
+            // A short span stays visible.
             canvas.rect(
                 "band",
                 (from, top),
@@ -116,9 +114,10 @@ impl Lines {
         canvas.finish((width, self.height), &self.title)
     }
 
-    /// Returns the names of series ordered by colour, since the legend counts colours.
+    /// Returns the name of each colour, empty if it is unused: the legend derives colours from
+    /// positions.
     fn ordered_names(&self) -> Vec<String> {
-        let last = self
+        let count = self
             .lines
             .iter()
             .map(|line| line.series + 1)
@@ -128,7 +127,7 @@ impl Lines {
             let line = self.lines.iter().find(|line| line.series == series);
             line.map_or(String::new(), |line| line.name.clone())
         };
-        let names: Vec<String> = (0..last).map(name).collect();
+        let names: Vec<String> = (0..count).map(name).collect();
         match names.iter().all(String::is_empty) {
             true => Vec::new(),
             false => names,

@@ -1,4 +1,4 @@
-//! Reading results, and the errors for invalid lines.
+//! The reader of results files, and its errors for invalid lines.
 
 use std::fmt;
 use std::fs;
@@ -13,9 +13,9 @@ use super::record::{Record, VERSION};
 pub struct Results {
     /// Its records, in order.
     pub records: Vec<Record>,
-    /// Bytes of whole lines; the rest is a torn line.
+    /// The length of all whole lines in bytes; the rest is a torn line.
     pub whole_bytes: u64,
-    /// Whether the last line has no end.
+    /// Whether the last line lacks its newline.
     pub is_torn: bool,
 }
 
@@ -42,8 +42,9 @@ impl std::error::Error for ReadError {}
 
 /// Reads all records of the file at `path`. A file that does not exist has none.
 ///
-/// A last line without its end is torn: it is omitted, and the result says so. Any other line that
-/// is no record of this version or an earlier one is an error with its number.
+/// A last line without a newline is torn, as by a crash of its writer: it is omitted and reported
+/// in `is_torn`. Blank lines are skipped. Any other line that is not a record of this format or an
+/// earlier one is an error, which names the line.
 pub fn read(path: &Path) -> Result<Results, ReadError> {
     let error = |line, what| ReadError {
         path: path.to_path_buf(),
@@ -54,14 +55,14 @@ pub fn read(path: &Path) -> Result<Results, ReadError> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Results::default()),
         read => read.map_err(|e| error(None, format!("cannot read it: {e}")))?,
     };
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
-    let whole_bytes = whole.map_or(0, |at| at + 1);
+    let last_newline = bytes.iter().rposition(|byte| *byte == b'\n');
+    let whole_bytes = last_newline.map_or(0, |at| at + 1);
     let mut records = Vec::new();
-    for (number, line) in bytes[..whole_bytes]
+    for (index, line) in bytes[..whole_bytes]
         .split(|byte| *byte == b'\n')
         .enumerate()
     {
-        let in_line = |what| error(Some(number + 1), what);
+        let in_line = |what| error(Some(index + 1), what);
         let line = std::str::from_utf8(line).map_err(|_| in_line("it is not text".to_string()))?;
         if !line.trim().is_empty() {
             records.push(read_line(line).map_err(in_line)?);
@@ -166,9 +167,9 @@ mod tests {
         }
     }
 
-    /// A line that is no result is refused with its number and the reason.
+    /// A line that is not a result is refused with its number and the reason.
     #[test]
-    fn foreign_lines_are_named() {
+    fn foreign_lines_are_refused() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("results.jsonl");
         let good = line(&records()[0]);
@@ -215,10 +216,10 @@ mod tests {
     /// A changed line is either a record, which is written and read back unchanged, or refused with
     /// a reason.
     #[test]
-    fn changed_lines_are_records_or_named() {
+    fn changed_lines_are_records_or_refused() {
         let mut rng = fastrand::Rng::with_seed(6);
         let seeds: Vec<Vec<u8>> = records().iter().map(|r| line(r).into_bytes()).collect();
-        let mut read = 0;
+        let mut accepted = 0;
         for turn in 0..20_000 {
             let mut bytes = seeds[turn % seeds.len()].clone();
             for _ in 0..rng.usize(1..3) {
@@ -236,12 +237,15 @@ mod tests {
             }
             match read_line(&String::from_utf8_lossy(&bytes)) {
                 Ok(record) => {
-                    read += 1;
+                    accepted += 1;
                     assert_eq!(read_line(&line(&record)).as_ref(), Ok(&record));
                 }
                 Err(problem) => assert!(!problem.is_empty()),
             }
         }
-        assert!(read > 100, "{read} of the changed lines are records");
+        assert!(
+            accepted > 100,
+            "{accepted} of the changed lines are records"
+        );
     }
 }

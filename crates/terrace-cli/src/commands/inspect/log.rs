@@ -1,4 +1,4 @@
-//! `terrace log-dump`.
+//! `terrace log-dump`: prints one log, or lists the logs of a database or a pool if none is chosen.
 
 use serde_json::json;
 use terrace::inspect::{self, LogPiece, LogPlace, LogSummary};
@@ -10,12 +10,11 @@ use crate::error::CliError;
 use crate::output::Output;
 
 pub(in crate::commands) fn dump(args: &LogDumpArgs, json: bool) -> Result<(), CliError> {
-    let listed = args.id.is_none() && (args.path.is_dir() || !is_log_file(args));
-    if listed {
+    if args.id.is_none() && (args.path.is_dir() || !is_log_file(args)) {
         return list(args, json);
     }
     let mut out = Output::new();
-    let mut entries = EntryPrinter::new(&args.show, json)?;
+    let mut printer = EntryPrinter::new(&args.show, json)?;
     if args.records && !json {
         out.line("      offset       bytes     entries     first seq")?;
     }
@@ -23,17 +22,18 @@ pub(in crate::commands) fn dump(args: &LogDumpArgs, json: bool) -> Result<(), Cl
         LogPiece::Record {
             offset,
             bytes,
-            entries: of_record,
+            entries,
             stranded,
             ..
         } => {
             if args.records {
-                let seq = of_record.first().map(|entry| entry.seq);
-                let record = (offset, bytes, of_record.len(), seq, stranded);
+                let seq = entries.first().map(|entry| entry.seq);
+                let record = (offset, bytes, entries.len(), seq, stranded);
                 print_record(record, &mut out, json)?;
             }
-            let mut printed = of_record.iter();
-            printed.try_for_each(|entry| entries.print(entry, &mut out))
+            entries
+                .iter()
+                .try_for_each(|entry| printer.print(entry, &mut out))
         }
         LogPiece::Problem(finding) => print_problem(&finding, &mut out, json),
         _ => Ok(()),
@@ -46,7 +46,7 @@ pub(in crate::commands) fn dump(args: &LogDumpArgs, json: bool) -> Result<(), Cl
     verdict("the log", found.problems, out)
 }
 
-/// Returns whether the path is a log file and not a pool.
+/// Returns whether the path is, by its name, a log file and not a pool.
 fn is_log_file(args: &LogDumpArgs) -> bool {
     let name = args.path.file_name().unwrap_or_default();
     name.to_string_lossy().ends_with(".log")

@@ -1,4 +1,4 @@
-//! Showing manifests.
+//! Inspection of manifests, in pools and in files.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parts::manifest::item::Item;
 use crate::parts::manifest::layout::{Roots, other_version, version_text};
 use crate::parts::manifest::salvage::{self, Piece, Salvaged};
-use crate::parts::manifest::{Change as Made, FILE_BYTES_MAX, LogPlace, State};
+use crate::parts::manifest::{Change as StoredChange, FILE_BYTES_MAX, LogPlace, State};
 
 pub use crate::parts::manifest::item::Field;
 
@@ -22,12 +22,12 @@ pub enum ManifestPiece<'a> {
     Edit {
         /// Its number; 0 is the state that the generation began with.
         number: u64,
-        /// Its offset.
+        /// Its offset in the file.
         offset: u64,
         /// The changes.
         changes: &'a [Change],
     },
-    /// Bytes that differ from what was written, or a change that does not fit the others.
+    /// Bytes that differ from those written, or a change that contradicts the others.
     Problem(Finding),
 }
 
@@ -55,14 +55,14 @@ pub struct ManifestSummary {
     pub edits: u64,
     /// The resulting state, as the changes that lead to it from an empty one.
     pub state: Vec<Change>,
-    /// Whether an edit at the end is unfinished: because of a crash, or while a writer appends it.
+    /// Whether the last edit is incomplete: torn by a crash, or still being appended.
     pub torn: bool,
     /// The number of problems passed to the caller.
     pub problems: u64,
 }
 
-/// Walks the manifest of the database in the directory `path`, in its pool or, without one, in the
-/// file `MANIFEST`; or that of the pool or in the manifest file at `path`.
+/// Walks a manifest. `path` is a pool, a manifest file, or the directory of a database, whose
+/// manifest is in its pool or, if it has none, in the file `MANIFEST`.
 ///
 /// # Errors
 /// `Invalid` if there is none, `Io` and `Corruption` if the files that locate it cannot be read,
@@ -73,12 +73,12 @@ pub fn manifest<E: From<Error>>(
     visit: &mut dyn FnMut(ManifestPiece<'_>) -> Result<(), E>,
 ) -> Result<ManifestSummary, E> {
     let path = path.as_ref();
-    let read = read(super::home_of(path)?)?;
+    let raw = read(super::home_of(path)?)?;
     let mut kept = Kept(None);
     let walked = salvage::salvage(
-        &read.bytes,
-        read.offset,
-        read.generation,
+        &raw.bytes,
+        raw.offset,
+        raw.generation,
         OWNERS,
         &mut |piece| match piece {
             Piece::Record {
@@ -99,8 +99,8 @@ pub fn manifest<E: From<Error>>(
         },
     );
     let summary = |found: Salvaged| ManifestSummary {
-        path: read.path.clone(),
-        offset: read.offset,
+        path: raw.path.clone(),
+        offset: raw.offset,
         generation: found.generation,
         edits: found.records,
         state: found.state.to_changes().iter().map(shown).collect(),
@@ -112,44 +112,40 @@ pub fn manifest<E: From<Error>>(
 
 /// Returns the live state according to the manifest in the pool file `pool`, if it can be read.
 pub(super) fn pool_state(pool: &Path) -> Result<State> {
-    let read = read(Home::Pool(pool.to_owned()))?;
-    let found = salvage::salvage(
-        &read.bytes,
-        read.offset,
-        read.generation,
-        OWNERS,
-        &mut |_| Ok(()),
-    )?;
+    let raw = read(Home::Pool(pool.to_owned()))?;
+    let found = salvage::salvage(&raw.bytes, raw.offset, raw.generation, OWNERS, &mut |_| {
+        Ok(())
+    })?;
     Ok(found.state)
 }
 
-/// The bytes of a manifest.
-struct Read {
+/// A manifest's bytes, not yet decoded.
+struct RawManifest {
     path: PathBuf,
-    /// Their offset in the file.
+    /// Its offset in the file.
     offset: u64,
-    /// `None` if it is not recorded outside the manifest, as with a manifest file.
+    /// The generation according to the roots of the pool; `None` for a manifest file.
     generation: Option<u64>,
     bytes: Vec<u8>,
 }
 
-fn read(home: Home) -> Result<Read> {
-    let read = match home {
+fn read(home: Home) -> Result<RawManifest> {
+    let raw = match home {
         Home::Pool(pool) => read_pool(pool),
         Home::File(path) => read_file(path),
     }?;
-    match other_version(&read.bytes) {
+    match other_version(&raw.bytes) {
         Some(version) => {
-            let text = format!("{}: {}", read.path.display(), version_text(version));
+            let text = format!("{}: {}", raw.path.display(), version_text(version));
             Err(Error::new(ErrorKind::Unsupported, text))
         }
-        None => Ok(read),
+        None => Ok(raw),
     }
 }
 
 /// Reads the manifest file. A rename replaces it with the next generation as a whole, so the opened
 /// file is one generation, whose last record may be incomplete.
-fn read_file(path: PathBuf) -> Result<Read> {
+fn read_file(path: PathBuf) -> Result<RawManifest> {
     let file = super::open(&path)?;
     let len = file.len().map_err(|e| Error::io("examine", &path, e))?;
     if len > FILE_BYTES_MAX {
@@ -160,7 +156,7 @@ fn read_file(path: PathBuf) -> Result<Read> {
     }
     let span = Span { off: 0, len };
     let bytes = super::read_span(&*file, &path, span)?;
-    Ok(Read {
+    Ok(RawManifest {
         path,
         offset: 0,
         generation: None,
@@ -168,22 +164,23 @@ fn read_file(path: PathBuf) -> Result<Read> {
     })
 }
 
-/// BOUND: how often the manifest may move while it is read.
+/// BOUND: the number of attempts to read a manifest that moves meanwhile.
 const TRIES: usize = 5;
 
 /// Reads the manifest's extent. A process that has the pool open may rewrite the manifest
-/// meanwhile, so the roots have to be the same before and after.
-fn read_pool(pool: PathBuf) -> Result<Read> {
+/// meanwhile, so the roots must be the same before and after.
+fn read_pool(pool: PathBuf) -> Result<RawManifest> {
     let (file, mut header) = super::open_pool(&pool)?;
     for _ in 0..TRIES {
         let roots = Roots::read(|i| header.roots[i]);
         let bytes = super::read_span(&*file, &pool, roots.current)?;
         let again = PoolHeader::read(&*file, &pool)?;
         if again.roots == header.roots {
+            // The creation of the pool did not finish.
             if roots.generation == 0 {
                 break;
             }
-            return Ok(Read {
+            return Ok(RawManifest {
                 path: pool,
                 offset: roots.current.off,
                 generation: Some(roots.generation),
@@ -200,7 +197,7 @@ fn read_pool(pool: PathBuf) -> Result<Read> {
 }
 
 /// Returns a change as callers see it.
-fn shown(change: &Made) -> Change {
+fn shown(change: &StoredChange) -> Change {
     let number = |name, value| (name, Field::Number(value));
     let of_item = |item: &dyn Item, what| {
         let owner = item.owner().name;
@@ -209,27 +206,27 @@ fn shown(change: &Made) -> Change {
         (format!("{owner}-{what}"), fields)
     };
     let (name, fields) = match change {
-        Made::LogCreated { id, place } => {
+        StoredChange::LogCreated { id, place } => {
             let mut fields = vec![number("id", *id)];
             if let LogPlace::Pool(at) = place {
                 fields.push(("at", Field::from(*at)));
             }
             ("log-created".into(), fields)
         }
-        Made::LogEnded { id, end } => {
+        StoredChange::LogEnded { id, end } => {
             let fields = vec![number("id", *id), number("end", *end)];
             ("log-ended".into(), fields)
         }
-        Made::LogRetired { id } => ("log-retired".into(), vec![number("id", *id)]),
-        Made::Added(item) => of_item(&**item, "added"),
-        Made::Changed(item) => of_item(&**item, "changed"),
-        Made::Removed { owner, id } => {
+        StoredChange::LogRetired { id } => ("log-retired".into(), vec![number("id", *id)]),
+        StoredChange::Added(item) => of_item(&**item, "added"),
+        StoredChange::Changed(item) => of_item(&**item, "changed"),
+        StoredChange::Removed { owner, id } => {
             let name = format!("{}-removed", owner.name);
             (name, vec![number("id", *id)])
         }
-        Made::LastSeq { seq } => ("last-seq".into(), vec![number("seq", *seq)]),
-        Made::NextId { id } => ("next-id".into(), vec![number("id", *id)]),
-        Made::Totals(totals) => (
+        StoredChange::LastSeq { seq } => ("last-seq".into(), vec![number("seq", *seq)]),
+        StoredChange::NextId { id } => ("next-id".into(), vec![number("id", *id)]),
+        StoredChange::Totals(totals) => (
             "totals".into(),
             vec![
                 number("user_bytes", totals.user),
@@ -238,9 +235,9 @@ fn shown(change: &Made) -> Change {
                 number("table_file_bytes", totals.table_files),
             ],
         ),
-        Made::Time { time } => ("time".into(), vec![number("milliseconds", *time)]),
-        Made::Closed => ("closed".into(), Vec::new()),
-        Made::Created => ("created".into(), Vec::new()),
+        StoredChange::Time { time } => ("time".into(), vec![number("milliseconds", *time)]),
+        StoredChange::Closed => ("closed".into(), Vec::new()),
+        StoredChange::Created => ("created".into(), Vec::new()),
     };
     Change { name, fields }
 }

@@ -1,4 +1,4 @@
-//! Showing table files.
+//! Inspection of table files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,28 +9,27 @@ use crate::error::{Error, Result};
 use crate::parts::sstable::{self, BlockKind, Piece, Salvaged};
 use crate::stages::file_names::table_file_number;
 
-/// One piece of a table file: blocks, each after its contents, in file order except for the
-/// properties, which come first.
+/// A piece of a table file. The properties come first and every index block before the blocks that
+/// it lists; if the footer is damaged, blocks come in file order. A block follows its entries.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TablePiece<'a> {
     /// An entry, and the offset of its block.
     Entry(Entry<'a>),
-    /// Deletes everything older than its sequence number, from a key up to another, exclusive; an
-    /// empty end is that of the keyspace.
+    /// A range delete: it hides entries with smaller sequence numbers.
     RangeDelete {
         /// The keyspace's number.
         keyspace: u32,
         /// The first key.
         begin: &'a [u8],
-        /// The exclusive end.
+        /// The exclusive end; empty for the end of the keyspace.
         end: &'a [u8],
         /// The sequence number.
         seq: u64,
     },
-    /// A block whose checksum is right.
+    /// An intact block.
     Block(TableBlock),
-    /// A block, or another part, that is damaged.
+    /// Damage to a block or another part.
     Problem(Finding),
 }
 
@@ -62,9 +61,9 @@ pub struct TableSummary {
     pub properties: Vec<(&'static str, u64)>,
     /// Keyspace and key of the first and the last entry, according to the table.
     pub keys: Option<[(u32, Vec<u8>); 2]>,
-    /// Blocks that are whole.
+    /// The number of intact blocks.
     pub blocks: u64,
-    /// Entries in them.
+    /// The number of entries passed to the caller.
     pub entries: u64,
     /// The number of problems passed to the caller.
     pub problems: u64,
@@ -72,6 +71,7 @@ pub struct TableSummary {
 
 /// Walks the table file at `path`. Reads all of it once.
 ///
+/// # Errors
 /// `Io` if the file cannot be read, `Unsupported` if a later version wrote it, `Invalid` if it is
 /// not a table file and not named like one, and errors of `visit`. Damage is no error.
 pub fn table<E: From<Error>>(
@@ -80,14 +80,15 @@ pub fn table<E: From<Error>>(
 ) -> Result<TableSummary, E> {
     let path = path.as_ref();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let named = table_file_number(&name);
+    let number = table_file_number(&name);
     let mut kept = Kept(None);
-    let walked = sstable::salvage(&OsFs, path, named, &mut |piece| {
+    let walked = sstable::salvage(&OsFs, path, number, &mut |piece| {
         kept.note(visit(shown(piece)))
     });
     kept.end(walked.map(summary))
 }
 
+/// Returns a piece as callers see it.
 fn shown(piece: Piece<'_>) -> TablePiece<'_> {
     match piece {
         Piece::Entry(entry) => TablePiece::Entry(Entry {
@@ -175,7 +176,10 @@ fn summary(found: Salvaged) -> TableSummary {
     }
 }
 
-/// Returns the table files in the directory of a database, by number.
+/// Returns the table files in the directory of a database, in the order of their numbers.
+///
+/// # Errors
+/// `Io` if the directory cannot be listed.
 pub fn tables(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let folder = folder.as_ref();
     let names = OsFs

@@ -1,8 +1,8 @@
-//! The writer of a table: it turns entries into blocks, and a file that is durable before it gets
+//! The writer of a table: it packs entries into blocks, and makes the file durable before it gets
 //! its name.
 //!
 //! The writer's memory is one block, one compressed block, the index, 8 bytes per key for the
-//! filter, and a write buffer. A value is copied twice if it is compressed and once if not.
+//! filter, the range deletes, and a write buffer.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::parts::filter::FilterBuilder;
 use crate::parts::ranges::{Keep, fragment};
 use crate::types::{DbId, EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, draft_of, key_hash};
 
-/// The memory that the writer keeps between blocks. Memory for larger values is freed.
+/// The memory that a block buffer keeps for the next block. A large value may need more, which is
+/// freed after its block.
 const KEEP_BYTES: usize = 1 << 20;
 
 /// The options for writing a table.
@@ -34,9 +35,10 @@ pub(crate) struct SstOptions {
     /// The content size at which a data block is closed. Larger blocks are denser and need fewer
     /// index entries, but more bytes are read per key.
     pub(crate) block_bytes: usize,
-    /// The number of entries from one restart to the next. More is denser, but slower to search.
+    /// The number of entries from one restart to the next. A larger interval is denser, but slower
+    /// to search.
     pub(crate) restart_interval: usize,
-    /// The size at which an index block is closed. A second block makes a second level.
+    /// The size at which an index block is closed. An index of more than one block has two levels.
     pub(crate) index_block_bytes: usize,
     /// The filter's bits per key, or 0 for no filter.
     pub(crate) filter_bits_per_key: u32,
@@ -95,13 +97,14 @@ pub(crate) struct SstWriter {
     compressor: Compressor,
     data: BlockBuilder,
     index: IndexBuilder,
-    /// The last finished block, until the key that follows it is known.
-    waiting: Option<Handle>,
-    /// The last entry.
-    stored: Vec<u8>,
-    seq: SeqNo,
-    /// The entry being added.
-    next_stored: Vec<u8>,
+    /// The last finished block, which enters the index when the key that follows it is known.
+    pending: Option<Handle>,
+    /// The stored key and the number of the last entry.
+    last_key: Vec<u8>,
+    last_seq: SeqNo,
+    /// The stored key of the entry being added.
+    next_key: Vec<u8>,
+    /// The hashes of all distinct keys, for the filter.
     hashes: Vec<u64>,
     ranges: Vec<RangeDelete>,
     properties: Properties,
@@ -126,7 +129,7 @@ fn write_block(
 }
 
 impl SstWriter {
-    /// Starts table `number` in a file that must not exist yet.
+    /// Starts table `number` in a draft, which must not exist yet. `finish` names it `path`.
     pub(crate) fn create(
         fs: &Arc<dyn FileSystem>,
         path: &Path,
@@ -151,10 +154,10 @@ impl SstWriter {
             compressor,
             data: BlockBuilder::new(options.restart_interval),
             index: IndexBuilder::new(options.index_block_bytes),
-            waiting: None,
-            stored: Vec::new(),
-            seq: 0,
-            next_stored: Vec::new(),
+            pending: None,
+            last_key: Vec::new(),
+            last_seq: 0,
+            next_key: Vec::new(),
             hashes: Vec::new(),
             ranges: Vec::new(),
             properties: Properties {
@@ -166,41 +169,45 @@ impl SstWriter {
         })
     }
 
-    /// Adds an entry, which must follow the one before it (T2). After an error nothing more can be
-    /// added.
+    /// Adds an entry, which must follow the one before it (T2).
+    ///
+    /// # Errors
+    /// `Invalid` if a table cannot contain the entry, which is then skipped. After any other error
+    /// nothing more can be added.
     pub(crate) fn add(&mut self, entry: &NewEntry<'_>) -> Result<()> {
         self.check(entry)?;
-        self.next_stored.clear();
-        self.next_stored
+        self.next_key.clear();
+        self.next_key
             .extend_from_slice(&keyspace_bytes(entry.keyspace));
-        self.next_stored.extend_from_slice(entry.key);
+        self.next_key.extend_from_slice(entry.key);
         let first = self.properties.entry_count == 0;
-        let new_key = first || self.next_stored != self.stored;
-        if !first && (self.next_stored < self.stored || !new_key && entry.seq >= self.seq) {
+        let new_key = first || self.next_key != self.last_key;
+        if !first && (self.next_key < self.last_key || !new_key && entry.seq >= self.last_seq) {
             return Err(self.out_of_order(entry));
         }
         if self.data.entry_count() > 0 && self.full_with(entry) {
             self.close_block()?;
         }
-        self.index_waiting(new_key);
+        self.index_pending(new_key);
         self.count(entry, new_key);
         self.data.push(&RawEntry {
-            stored: &self.next_stored,
+            stored: &self.next_key,
             seq: entry.seq,
             kind: entry.kind,
             expiry: entry.expiry,
             value: entry.value,
         });
-        std::mem::swap(&mut self.stored, &mut self.next_stored);
-        self.seq = entry.seq;
+        std::mem::swap(&mut self.last_key, &mut self.next_key);
+        self.last_seq = entry.seq;
         if self.data.len_bytes() >= self.options.block_bytes {
             self.close_block()?;
         }
         Ok(())
     }
 
-    /// Returns whether the block should be closed before `entry`. An entry that would make the
-    /// block much too large goes to the next one, so that large values get their own blocks.
+    /// Returns whether the block should be closed before `entry`. An entry that does not fit goes
+    /// to the next block if this one is at least half full or would become much too large, so that
+    /// large values get their own blocks.
     #[inline]
     fn full_with(&self, entry: &NewEntry<'_>) -> bool {
         let before = self.data.len_bytes();
@@ -215,6 +222,7 @@ impl SstWriter {
         }
         let known = match EntryKind::from_raw(entry.kind) {
             Some(EntryKind::Put | EntryKind::Delete) => true,
+            // Range deletes have a separate block; a put that expires is a `Put` with an expiry.
             Some(EntryKind::RangeDelete | EntryKind::PutExpiring) => false,
             None => entry.kind == kind::VALUE_POINTER,
         };
@@ -282,6 +290,7 @@ impl SstWriter {
                 key: entry.key.to_vec(),
                 seq: entry.seq,
             };
+            // `finish_draft` replaces the second one with the last entry.
             p.entries = Some((place.clone(), place));
         }
     }
@@ -291,8 +300,8 @@ impl SstWriter {
         if self.failed {
             return Err(self.has_failed());
         }
-        let long = range.begin.len().max(range.end.len()) > KEY_BYTES_MAX;
-        if long || range.seq > SEQ_MAX || !range.is_some() {
+        let too_long = range.begin.len().max(range.end.len()) > KEY_BYTES_MAX;
+        if too_long || range.seq > SEQ_MAX || !range.is_some() {
             return Err(Error::invalid(format!(
                 "a range delete covers keys of at most {KEY_BYTES_MAX} bytes, and at least one"
             )));
@@ -303,16 +312,16 @@ impl SstWriter {
 
     /// Adds the last finished block to the index, now that the next key is known.
     #[inline]
-    fn index_waiting(&mut self, new_key: bool) {
-        let Some(handle) = self.waiting.take() else {
+    fn index_pending(&mut self, new_key: bool) {
+        let Some(handle) = self.pending.take() else {
             return;
         };
         if new_key {
-            let stored = separator(&self.stored, &self.next_stored);
-            self.index.push(stored, 0, handle);
+            let between = separator(&self.last_key, &self.next_key);
+            self.index.push(between, 0, handle);
         } else {
             // The same key is on both sides, so only the last entry itself separates them (T3).
-            self.index.push(&self.stored, self.seq, handle);
+            self.index.push(&self.last_key, self.last_seq, handle);
         }
     }
 
@@ -327,7 +336,7 @@ impl SstWriter {
         };
         self.properties.data_block_count += 1;
         self.properties.data_bytes += handle.stored_bytes() as u64;
-        self.waiting = Some(handle);
+        self.pending = Some(handle);
         self.data.reset(KEEP_BYTES);
         self.compressor.shrink(KEEP_BYTES);
         Ok(())
@@ -349,8 +358,9 @@ impl SstWriter {
             + layout::FOOTER_BYTES as u64
     }
 
-    /// Returns the maximum memory that hashes and index take by the end of the table: the hashes
-    /// while their vector grows, or the hashes and the filter, and the index with its last copy.
+    /// Returns an upper bound on the memory of hashes and index until the table is finished: of the
+    /// hashes while their vector grows or the filter is built from them, and of the index while its
+    /// last block is copied.
     pub(crate) fn keys_bytes(&self) -> u64 {
         3 * 8 * self.hashes.len() as u64 + 3 * self.index.len_bytes() as u64
     }
@@ -361,22 +371,22 @@ impl SstWriter {
         Some((first.keyspace, &first.key))
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of entries, without range deletes.
     pub(crate) fn entry_count(&self) -> u64 {
         self.properties.entry_count
     }
 
     /// Writes the remaining data and makes the table durable, first the file and then its name.
-    /// Never replaces an existing file. After an error nothing of the table remains.
+    /// Never replaces an existing file. After an error no file remains, if it can be removed.
     pub(crate) fn finish(mut self) -> Result<Finished> {
-        let whole = self.finish_draft().and_then(|file_bytes| {
-            // CRASH: before the name is durable, the file is a complete or partial draft, or has
-            // its name and its owner in its footer. Nothing refers to it, so recovery removes it.
-            let renamed = self.fs.rename_new(&self.draft, &self.path);
-            renamed.map_err(|e| Error::io("rename the finished file to", &self.path, e))?;
+        let renamed = self.finish_draft().and_then(|file_bytes| {
+            // CRASH: recovery finds a draft, or a table file whose footer has the id of its
+            // database. The manifest does not refer to it, so recovery removes it.
+            let result = self.fs.rename_new(&self.draft, &self.path);
+            result.map_err(|e| Error::io("rename the finished file to", &self.path, e))?;
             Ok(file_bytes)
         });
-        let file_bytes = whole.inspect_err(|_| {
+        let file_bytes = renamed.inspect_err(|_| {
             let _ = self.fs.remove(&self.draft);
         })?;
         let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
@@ -399,17 +409,17 @@ impl SstWriter {
         if self.data.entry_count() > 0 {
             self.close_block()?;
         }
-        if let Some(handle) = self.waiting.take() {
-            self.index.push(&self.stored, 0, handle);
+        if let Some(handle) = self.pending.take() {
+            self.index.push(&self.last_key, 0, handle);
         }
         if let (Some((_, last)), Some((keyspace, key))) = (
             &mut self.properties.entries,
-            layout::split_key(&self.stored),
+            layout::split_key(&self.last_key),
         ) {
             *last = Place {
                 keyspace,
                 key: key.to_vec(),
-                seq: self.seq,
+                seq: self.last_seq,
             };
         }
         if let Err(e) = self.write_end() {

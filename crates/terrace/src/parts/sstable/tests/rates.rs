@@ -1,6 +1,6 @@
-//! Printed rates of tables: building, point reads from cached blocks and from the file, and scans
-//! in both directions. `TERRACE_RATES_MIB` sets the size of the table; the default is small enough
-//! for every run.
+//! A benchmark of tables: building, point reads from cached blocks and from the file, and scans in
+//! both directions. `TERRACE_RATES_MIB` sets the size of the table; the default is small enough for
+//! every test run.
 //!
 //! `TERRACE_RATES_MIB=256 cargo test --release -p terrace rates -- --nocapture`
 
@@ -25,13 +25,15 @@ fn value(rng: &mut fastrand::Rng, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// Returns the processor time of this thread, on a machine shared with others, or 0 if unknown.
+/// Returns the processor time of this thread, or 0 if unknown. Unlike the elapsed time, it excludes
+/// the load of others on a shared machine.
 fn cpu_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = stat.split(' ').next().map(str::parse);
     first.and_then(Result::ok).unwrap_or(0)
 }
 
+/// A table with the keys 0 to `count`, exclusive.
 struct Rates {
     table: Arc<SsTable>,
     count: u64,
@@ -39,6 +41,7 @@ struct Rates {
 }
 
 impl Rates {
+    /// Prints the mean time of the `count` operations in `run`.
     fn timed(what: &str, count: u64, run: impl FnOnce()) {
         let (start, cpu) = (Instant::now(), cpu_ns());
         run();
@@ -90,8 +93,8 @@ impl Rates {
         });
     }
 
-    fn scan(&self, what: &str, forward: bool, fill: bool) {
-        let mut cursor = SstCursor::new(Arc::clone(&self.table), fill);
+    fn scan(&self, what: &str, forward: bool, fill_cache: bool) {
+        let mut cursor = SstCursor::new(Arc::clone(&self.table), fill_cache);
         let mut bytes = 0;
         Rates::timed(what, self.count, || {
             if forward {
@@ -155,6 +158,7 @@ fn measure(value_bytes: usize, table_bytes: u64, compression: Compression) {
     rates.multi_gets(gets);
     rates.scan("scan cached", true, false);
     rates.scan("scan back cached", false, false);
+    // Most reads miss a cache of 5% of the table.
     let small = Arc::new(SstCache::new(table_bytes / 20));
     rates.table = open(&*fs, &path, &small).unwrap();
     rates.gets("get uncached", gets / 2);
@@ -163,7 +167,7 @@ fn measure(value_bytes: usize, table_bytes: u64, compression: Compression) {
     rates.scan("scan uncached, filling", true, true);
 }
 
-/// Every kind of read succeeds at every size of value. The rates are for people.
+/// Every kind of read succeeds at every size of value. The rates are printed and not checked.
 #[test]
 fn rates() {
     let mib = std::env::var("TERRACE_RATES_MIB").ok();

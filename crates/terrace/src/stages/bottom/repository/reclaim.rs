@@ -1,8 +1,8 @@
-//! Space reclamation: extents that are mostly dead are emptied, dropped keyspaces purged.
+//! Space reclamation: jobs that empty extents with many dead bytes and purge dropped keyspaces.
 //!
-//! The live nodes of an extent are copied to where drains append, and the copies take their places
-//! in the list. Then one edit removes the extent, and it returns to the pool when the last view
-//! that could lead into it is gone (P4).
+//! The live nodes of an extent are copied to the extent that drains append to, and the copies
+//! replace them in the list. Then one edit removes the extent, and it returns to the pool when the
+//! last view that could lead into it is gone (P4).
 //!
 //! CRASH: between a copy and the edit a node may exist twice. On `Dax` the list has exactly one of
 //! them. A rebuild from nodes finds both and keeps one, since key and sequence number are equal.
@@ -31,22 +31,25 @@ use crate::types::EntryKind;
 
 /// Nodes visited in one step.
 const STEP_NODES: u32 = 32;
-/// The percentage of dead bytes from which an extent is emptied under pressure.
+/// The percentage of dead bytes from which an extent is emptied when space is needed.
 const URGENT_PERCENT: u64 = 10;
 
-/// Returns the job that frees most space, if one is worth its copying.
+/// Returns the next job: the purge of a dropped keyspace, else the reclaim that was interrupted
+/// before the database was opened, else that of the extent with the most garbage, if it is worth
+/// the copying.
 pub(super) fn next(inner: &Arc<Inner>, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
-    // A step that holds it may be syncing, and the scheduler must not wait for that.
+    // A step may hold the lock during a sync, and the scheduler must not wait for that.
     let Some(mut relinker) = inner.relinker.try_lock() else {
         return Ok(None);
     };
     if relinker.reclaiming.is_some() {
         return Ok(None);
     }
-    // All of them, not one: a caller that gets no job asks again only after a change.
+    // Tries all dropped keyspaces: a caller that gets no job asks again only after a change.
     while let Some(keyspace) = inner.shared.dropped.next(&mut relinker.purged) {
         let first = inner.list.seek(&Target::first_of(keyspace, &[]))?.node;
         if first != 0 && inner.list.node(first)?.header.keyspace == keyspace {
+            // Not an extent, but it keeps other jobs from starting.
             relinker.reclaiming = Some(0);
             return Ok(Some(Box::new(Purge {
                 inner: Arc::clone(inner),
@@ -55,7 +58,7 @@ pub(super) fn next(inner: &Arc<Inner>, urgency: Urgency) -> Result<Option<Box<dy
             })));
         }
     }
-    let least = match urgency {
+    let percent_min = match urgency {
         Urgency::Rest | Urgency::None | Urgency::Everything => {
             u64::from(inner.shared.options.bottom.garbage_percent)
         }
@@ -66,7 +69,7 @@ pub(super) fn next(inner: &Arc<Inner>, urgency: Urgency) -> Result<Option<Box<dy
     let resume = relinker.resume.take();
     let resume = resume.and_then(|off| relinker.space.extents.get(&off));
     let emptiest = || {
-        let worth = worth_emptying(inner, &relinker, least);
+        let worth = worth_emptying(inner, &relinker, percent_min);
         worth
             .max_by_key(|(percent, _)| *percent)
             .map(|(_, usage)| usage)
@@ -78,14 +81,14 @@ pub(super) fn next(inner: &Arc<Inner>, urgency: Urgency) -> Result<Option<Box<dy
     Ok(Some(empty(inner, &mut relinker, extent, used)))
 }
 
-/// Returns the extents of which `least` percent or more is garbage, each with its percentage.
+/// Returns the extents with at least `percent_min` percent of garbage, each with its percentage.
 fn worth_emptying<'r>(
     inner: &Inner,
     relinker: &'r Relinker,
-    least: u64,
+    percent_min: u64,
 ) -> impl Iterator<Item = (u64, &'r ExtentUsage)> {
-    // While snapshots are held, nodes that they retain count as dead but would only be copied
-    // around.
+    // Nodes retained for snapshots count as dead, but while snapshots are held a reclaim would only
+    // copy them.
     let held = inner.shared.snapshots.count() > 0;
     let horizon = inner.shared.horizon();
     let pool = inner.shared.pool.usage();
@@ -93,21 +96,21 @@ fn worth_emptying<'r>(
     extents
         .filter(move |usage| usage.has_garbage(horizon) && usage.may_move(pool))
         .map(move |usage| (usage.dead_percent(held, horizon), usage))
-        .filter(move |(percent, _)| *percent >= least)
+        .filter(move |(percent, _)| *percent >= percent_min)
 }
 
 /// Returns the number of extents removed since the database was opened, and the number that are due
 /// when space is not short.
 pub(super) fn due(inner: &Inner) -> (u64, u64) {
     let relinker = inner.relinker.lock();
-    let least = u64::from(inner.shared.options.bottom.garbage_percent);
-    let due = worth_emptying(inner, &relinker, least).count();
+    let percent_min = u64::from(inner.shared.options.bottom.garbage_percent);
+    let due = worth_emptying(inner, &relinker, percent_min).count();
     (relinker.space.removed, due as u64)
 }
 
-/// Returns the job that moves the last extent that has a free place nearer to the start of the
-/// pool. Free space is in pieces between extents; moving extents joins it behind them, where it is
-/// long enough for a memtable.
+/// Returns a job that joins free space: it moves the last extent whose nodes fit into free space
+/// nearer to the start of the pool. Free space is in pieces between extents; moving extents towards
+/// the start joins the pieces behind them, until one is long enough for a memtable.
 ///
 /// Each such job moves data towards the start, so they terminate.
 pub(super) fn next_to_join(inner: &Arc<Inner>) -> Result<Option<Box<dyn Job>>> {
@@ -160,18 +163,22 @@ struct Reclaim {
     inner: Arc<Inner>,
     retention: Retention,
     extent: Arc<Extent>,
+    /// The offset of the next node.
     at: u64,
+    /// The end of the extent's nodes.
     end: u64,
+    /// The number of copied nodes.
     entries: u64,
 }
 
-/// The need for a node.
-enum Need {
-    /// A reader may see it.
+/// The verdict on a linked node.
+enum Verdict {
+    /// It is copied: a reader may see it.
     Live,
-    /// A newer version hides it from every reader.
-    Superseded,
-    /// A tombstone older than every snapshot: the entries that it hides go first, then it goes.
+    /// It is unlinked: a newer version or the drop of its keyspace hides it from every reader.
+    Hidden,
+    /// It is unlinked after the versions that it hides: a tombstone, or a value that has expired,
+    /// older than every snapshot.
     Vanishing,
 }
 
@@ -193,14 +200,14 @@ impl Reclaim {
             // Another copy of the node is in the list, or the node was never linked.
             return Ok(true);
         }
-        match self.need(inner, &fingers, node)? {
-            Need::Live => {}
-            Need::Superseded => {
+        match self.judge(inner, &fingers, node)? {
+            Verdict::Live => {}
+            Verdict::Hidden => {
                 relinker.unlink_dead(&inner.list, &mut fingers)?;
                 relinker.flush_fingers(&mut fingers);
                 return Ok(true);
             }
-            Need::Vanishing => {
+            Verdict::Vanishing => {
                 self.bury_hidden(inner, relinker, node)?;
                 let mut fingers = Fingers::at(&inner.list, &target)?;
                 relinker.unlink_dead(&inner.list, &mut fingers)?;
@@ -244,13 +251,15 @@ impl Reclaim {
         Ok(true)
     }
 
-    /// Leaves the extent to a later job, since the pool has no place for the next node. If this job
-    /// waited, no other extent could be moved meanwhile, so that no longer piece would form.
+    /// Ends the job and leaves the extent to a later one, since the pool has no space for the next
+    /// node. If the job waited instead, no other extent could be moved meanwhile, which may be what
+    /// frees a long enough piece.
     fn give_up(&mut self, inner: &Inner, relinker: &mut Relinker) -> Result<Step> {
         relinker.commit(inner, Purpose::Reclaim)?;
         // PERSIST: the copies before the flags of their originals. Reversed, a power loss on
         // `Mapped` could lose both.
         inner.sync(relinker)?;
+        // The extent stays, so its moved nodes become dead bytes of it.
         let mut originals = std::mem::take(&mut relinker.moved_dead);
         originals.extend(relinker.moved.drain().map(|(_, original)| original));
         originals.sort_unstable();
@@ -267,9 +276,9 @@ impl Reclaim {
         Ok(Step::Done(nothing_changed(self.entries)))
     }
 
-    /// Returns whether the node under `fingers` is needed, or left over from a snapshot that is
-    /// gone.
-    fn need(&self, inner: &Inner, fingers: &Fingers, node: &Node<'_>) -> Result<Need> {
+    /// Returns the verdict on `node`, which follows `fingers`. Nodes that only a snapshot could see
+    /// are no longer needed once it is gone.
+    fn judge(&self, inner: &Inner, fingers: &Fingers, node: &Node<'_>) -> Result<Verdict> {
         let (keyspace, seq) = (node.header.keyspace, node.header.seq);
         let before = fingers.before(0);
         let newer = match before == inner.list.head() {
@@ -279,14 +288,15 @@ impl Reclaim {
         let newer = newer.filter(|newer| newer.same_key(keyspace, node.key));
         let newer = newer.map(|newer| newer.header.seq);
         if self.retention.is_hidden((keyspace, node.key), seq, newer) {
-            return Ok(Need::Superseded);
+            return Ok(Verdict::Hidden);
         }
         let expiry = expiry_of(node)?;
         Ok(
             match self.retention.keep(node.header.kind, expiry, seq, || false) {
-                // The value of an expired one stays as well: a copy must be equal to its node.
-                Kept::Whole | Kept::Tombstone => Need::Live,
-                Kept::Nothing => Need::Vanishing,
+                // An expired value is copied too: a rebuild that finds the node and its copy may
+                // keep either, so they must be equal.
+                Kept::Whole | Kept::Tombstone => Verdict::Live,
+                Kept::Nothing => Verdict::Vanishing,
             },
         )
     }
@@ -327,8 +337,8 @@ impl Job for Reclaim {
     fn step(&mut self) -> Result<Step> {
         let inner = Arc::clone(&self.inner);
         let mut relinker = inner.relinker.lock();
-        // In every step: drains go on between steps, and a snapshot younger than this job may read
-        // the entries that they add.
+        // Taken in every step: drains run between steps, and a snapshot younger than this job may
+        // read the entries that they add.
         self.retention.stripes = inner.shared.snapshots.stripes();
         self.retention.horizon = inner.shared.horizon();
         for _ in 0..STEP_NODES {
@@ -341,14 +351,14 @@ impl Job for Reclaim {
                 relinker.slot.clear()?;
                 let off = self.extent.off();
                 drop(relinker);
-                let done = Arc::clone(&inner);
+                let owner = Arc::clone(&inner);
                 return Ok(Step::Done(Completion {
                     edit: Edit::of(Change::Removed {
                         owner: &EXTENT,
                         id: off,
                     }),
                     apply: Box::new(move || {
-                        let mut relinker = done.relinker.lock();
+                        let mut relinker = owner.relinker.lock();
                         relinker.reclaiming = None;
                         relinker.moved.clear();
                         relinker.moved_dead.clear();
@@ -361,7 +371,8 @@ impl Job for Reclaim {
             if !self.move_node(&inner, &mut relinker, &node)? {
                 return self.give_up(&inner, &mut relinker);
             }
-            // Each node is found from the head, so its neighbours' changes must be made by then.
+            // The search for the next node starts at the head of the list, so the changes to its
+            // neighbours must be in the list by then.
             relinker.commit(&inner, Purpose::Reclaim)?;
             self.at = walk.position();
         }
@@ -381,7 +392,7 @@ fn nothing_changed(entries: u64) -> Completion {
     }
 }
 
-/// Returns the expiry of a node; 0: never.
+/// Returns the expiry of a node, or 0 if it never expires.
 pub(super) fn expiry_of(node: &Node<'_>) -> Result<Millis> {
     match node.header.kind == EntryKind::PutExpiring as u8 {
         true => Ok(node.checked_entry()?.expiry),
@@ -493,8 +504,8 @@ mod tests {
         }
     }
 
-    /// A reclaim that finds no place for a node ends. Nodes that it has moved are marked dead at
-    /// the old place, so that no rebuild brings them back after the copy has died.
+    /// A reclaim that finds no space for a node ends. The originals of the nodes that it has moved
+    /// are marked dead, so that no rebuild brings them back after their copies have died.
     #[test]
     fn a_reclaim_without_a_place_gives_up() {
         let shared = shared();

@@ -1,13 +1,13 @@
 //! Recovery of the elastic buffer after a close, a crash or a power loss.
 //!
 //! A crash can leave
-//!   - a table whose flush had not been committed: its extent is free, its log is replayed;
-//!   - a merge between MergeBegun and MergeEnded: both lists are sound, since the redo area has
-//!     been applied, every node is in one of them, and the merge goes on from their current state;
-//!   - a filter that was written but not named: its extent is free.
+//!   - a table whose flush was not committed: its extent is free, and its log is replayed;
+//!   - an unfinished merge: the redo area has been applied, so both lists are sound and every live
+//!     node is in one of them; the merge continues from their current state;
+//!   - a filter that was written but is not in the manifest: its extent is free.
 //!
-//! A power loss on `Mapped` leaves nodes, which were synced before they were named, and invalid
-//! links. Then each list is rebuilt from the nodes in its extents.
+//! After a power loss on `Mapped`, the nodes are intact, since they are synced before the manifest
+//! names their table, but links may be invalid. Each list is rebuilt from the nodes in its extents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,12 +36,12 @@ pub(crate) struct Recovered {
     pub(crate) tables_rebuilt: u64,
 }
 
-/// Opens every table that the manifest names. `rebuild` is called with the bytes done and the total
-/// if lists must be built from their nodes.
+/// Opens every table that the manifest names. If lists must be rebuilt from their nodes, `progress`
+/// is called with the bytes done and the total.
 pub(crate) fn recover(
     shared: &Arc<Shared>,
     links_lost: bool,
-    rebuild: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Elastic, Recovered)> {
     let metas: Vec<TableMeta> = shared
         .manifest
@@ -55,7 +55,7 @@ pub(crate) fn recover(
     for meta in &metas {
         let table = open_table(shared, meta, &mut headers)?;
         if links_lost {
-            rebuild_links(&table, &mut |bytes| rebuild(done + bytes, total))?;
+            rebuild_links(&table, &mut |bytes| progress(done + bytes, total))?;
             done += meta.bytes;
             recovered.tables_rebuilt += 1;
             recounted.extend(recount(&table, meta, &metas));
@@ -63,8 +63,8 @@ pub(crate) fn recover(
         tables.push(Arc::new(table));
     }
     if !recounted.is_empty() {
-        // CRASH: until the pool is marked as whole again, the links are rebuilt, and give the same
-        // counts.
+        // CRASH: the pool is not yet marked as whole, so the next recovery rebuilds the links again
+        // and gets the same counts.
         shared.manifest.commit(Edit { changes: recounted })?;
     }
     for meta in &metas {
@@ -81,6 +81,7 @@ pub(crate) fn recover(
                 meta.id
             )));
         };
+        // The older table answers for both (E3); without a filter it answers for every key.
         let both = [newer.filters.load_full(), older.filters.load_full()];
         let filters = if both.iter().any(|f| f.is_empty()) {
             Vec::new()
@@ -90,7 +91,7 @@ pub(crate) fn recover(
         older.filters.store(Arc::new(filters));
         newer.inner.lock().merging_into = Some(Arc::clone(older));
         older.seq_bound.raise(newer.seq_bound.newest());
-        // Until the merge goes on, no other job may take the older table.
+        // No job but the resumed merge may take the older table.
         older.inner.lock().busy = true;
     }
     let mut ranges = Vec::new();
@@ -101,12 +102,12 @@ pub(crate) fn recover(
     Ok((Elastic::over(Arc::clone(shared), tables), recovered))
 }
 
-/// Returns the change that records the number of entries of a rebuilt table. A table that is being
-/// merged is counted at the end of its merge.
+/// Returns the change that corrects the number of entries of a rebuilt table in the manifest, or
+/// `None` if it is right. The tables of an unfinished merge are counted at its end.
 fn recount(table: &Table, meta: &TableMeta, all: &[TableMeta]) -> Option<Change> {
     let entries = table.inner.lock().entries;
-    let emptied_into = |id| all.iter().any(|other| other.merging_into == Some(id));
-    if entries == meta.entries || meta.merging_into.is_some() || emptied_into(meta.id) {
+    let is_merge_target = |id| all.iter().any(|other| other.merging_into == Some(id));
+    if entries == meta.entries || meta.merging_into.is_some() || is_merge_target(meta.id) {
         return None;
     }
     Some(Change::changed(TableMeta {
@@ -122,8 +123,8 @@ pub(crate) fn links_lost(shared: &Shared) -> bool {
     pool.pages_lost()
 }
 
-/// Opens a table. `headers` has the ids in the headers of all extents so far: each is the id of the
-/// memtable that was copied there, so no two are equal, unless a copy went to a wrong place.
+/// Opens a table. `headers` maps the ids in the extent headers read so far to their offsets. Each
+/// is the id of the memtable that was copied there, so a repeated id means a misdirected write.
 fn open_table(
     shared: &Shared,
     meta: &TableMeta,
@@ -135,8 +136,9 @@ fn open_table(
         let off = extent.span.off;
         let bytes = region.bytes(off, TABLE_HEADER_BYTES).unwrap_or_default();
         let id = decode_table_header(bytes, off)?;
-        // The first extent is the table's own. Extents merged into it came from newer tables, whose
-        // ids may be smaller: an ingested table gets its id before its place in the order of age.
+        // Only the first extent is the table's own. The others came from newer tables by merges,
+        // but their ids need not be larger: an ingested table gets its id before its place in the
+        // order of age.
         if extents.is_empty() && id != meta.id {
             return Err(Error::corruption(format!(
                 "the extent of table {} at pool offset {off:#x} has the header of table {id}; \
@@ -176,6 +178,7 @@ fn open_table(
         None => Vec::new(),
     };
     let inner = Inner {
+        // The option may have been lowered since.
         level: meta.level.min(shared.options.buffer.levels - 1),
         extents,
         entries: meta.entries,
@@ -198,11 +201,11 @@ fn open_table(
     ))
 }
 
-/// Builds the list of a table from the nodes in its extents. Each node must be sound and belong to
-/// the table: a misplaced page has sound nodes too, with other numbers or with versions that the
-/// table has already. Nodes that a range delete of the table covers are left out, as merges may
-/// have left them out: no reader sees them when a database is opened, and the filter need not know
-/// them.
+/// Rebuilds the list of a table from the nodes in its extents. Every node must have a valid
+/// checksum and belong to the table: nodes on a misplaced page are valid too, but their sequence
+/// numbers are out of range or they repeat a version. Nodes covered by a range delete of the table
+/// are skipped: no reader sees them when a database is opened, and the filter may lack their keys,
+/// as a merge may have left them out.
 fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let region = table.list.region().clone();
     let mut nodes = Vec::new();
@@ -236,8 +239,9 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut kept = Vec::with_capacity(nodes.len());
         for off in nodes {
             let node = table.list.node(off)?;
-            let newest = ranges.newest(node.header.keyspace, node.key, SEQ_MAX);
-            if newest <= Some(node.header.seq) {
+            let deleted_at = ranges.newest(node.header.keyspace, node.key, SEQ_MAX);
+            // `None`, no range delete, is less than any number.
+            if deleted_at <= Some(node.header.seq) {
                 kept.push(off);
             }
         }
@@ -254,16 +258,16 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     if let Some(problem) = problem {
         return Err(problem.into());
     }
-    for two in nodes.windows(2) {
-        let (node, next) = (table.list.node(two[0])?, table.list.node(two[1])?);
+    for pair in nodes.windows(2) {
+        let (node, next) = (table.list.node(pair[0])?, table.list.node(pair[1])?);
         if node.compare(&next.target()).is_eq() {
-            let found = format!("another at {:#x}", two[1]);
+            let found = format!("another at {:#x}", pair[1]);
             let expected = "the only node of its version";
-            return Err(DecodeError::new("node of a table", two[0], expected, found).into());
+            return Err(DecodeError::new("node of a table", pair[0], expected, found).into());
         }
     }
-    // Nodes that merges had left out are among them; the manifest does not count them in a merged
-    // table.
+    // The rebuilt list has superseded nodes that merges had unlinked, so its count may be larger
+    // than the manifest's.
     table.inner.lock().entries = nodes.len() as u64;
     table.forget_left_out();
     walk::relink_sorted(&region, table.list.head(), nodes.into_iter())?;
