@@ -45,6 +45,10 @@ const MOVED_BYTES_MIN: u64 = 64 << 20;
 /// The maximum of bytes moved by one measurement.
 const MOVED_BYTES_MAX: u64 = 1 << 30;
 
+/// The maximum of records moved by one measurement, as a multiple of the entries of the workload: a
+/// tiny run is not followed by a long measurement of the medium.
+const TIMES_MAX: u64 = 16;
+
 /// The number of rounds; the best one counts, so that a disturbance does not lower the limit.
 const ROUNDS: usize = 3;
 
@@ -265,6 +269,16 @@ impl<'a> Bench<'a> {
         Ok(best)
     }
 
+    /// Returns the number of records of `bytes` bytes that one measurement moves.
+    fn count_of(&self, bytes: u64) -> u64 {
+        let bytes = bytes.max(1);
+        RECORDS
+            .max(MOVED_BYTES_MIN / bytes)
+            .min(MOVED_BYTES_MAX / bytes)
+            .min(self.config.num.saturating_mul(TIMES_MAX))
+            .max(100)
+    }
+
     /// Runs one round and returns its operations a second.
     fn round(&self, kind: Kind, round: u64) -> Result<f64, BenchError> {
         let threads = self.config.threads;
@@ -325,7 +339,7 @@ impl<'a> Bench<'a> {
         };
         let entries = self.config.batch_count as u64;
         let record = record_bytes(entries, self.config.key_bytes, value_bytes);
-        (record as usize, count_of(record))
+        (record as usize, self.count_of(record))
     }
 
     fn append(&self, kind: Kind, extent: &Extent) -> Result<u64, BenchError> {
@@ -391,7 +405,7 @@ impl<'a> Bench<'a> {
             Kind::Seek => (out.len(), 1 + config.seek_nexts),
             _ => (config.value_bytes, 1),
         };
-        let ops = count_of(stride * entries);
+        let ops = self.count_of(stride * entries);
         let mut slot = 0;
         for _ in 0..ops {
             if kind != Kind::Scan {
@@ -409,15 +423,6 @@ impl<'a> Bench<'a> {
         }
         Ok(ops)
     }
-}
-
-/// Returns the number of records of `bytes` bytes that one measurement moves.
-fn count_of(bytes: u64) -> u64 {
-    let bytes = bytes.max(1);
-    RECORDS
-        .max(MOVED_BYTES_MIN / bytes)
-        .min(MOVED_BYTES_MAX / bytes)
-        .max(100)
 }
 
 fn open_log(path: &Path, source: &[u8]) -> Result<File, BenchError> {

@@ -416,6 +416,9 @@ impl Pool {
     /// Asks the kernel once for each size of the pool: the answer costs a walk over all mappings of
     /// the process, during which it cannot change any.
     fn has_huge_pages(&self) -> bool {
+        if matches!(self.inner.store, Store::Simulated(_)) {
+            return false;
+        }
         let map = self.region().map();
         let committed = map.committed();
         let mut known = self.inner.huge_pages.lock();

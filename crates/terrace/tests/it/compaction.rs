@@ -329,7 +329,7 @@ fn a_close_ends_the_compaction_of_a_range() {
     options.bottom.leveled.runs_compact = 64;
     options.bottom.leveled.runs_slow = 64;
     options.bottom.leveled.runs_stop = 65;
-    // The rate is so low that the compaction takes minutes.
+    // The rate is so low that the compaction takes a minute.
     options.bottom.leveled.write_rate_max = Some(64 << 10);
     let db = Db::open(folder.path(), options.clone()).unwrap();
     let value = |n: u32| {
@@ -338,8 +338,8 @@ fn a_close_ends_the_compaction_of_a_range() {
         rng.fill(&mut value);
         value
     };
-    for n in 0..6000u32 {
-        db.put(format!("{:05}", n * 7919 % 6000), value(n)).unwrap();
+    for n in 0..2000u32 {
+        db.put(format!("{:05}", n * 7919 % 2000), value(n)).unwrap();
     }
     let handle = db.clone();
     let waiter = std::thread::spawn(move || handle.compact_range::<&str>(..));
@@ -355,7 +355,7 @@ fn a_close_ends_the_compaction_of_a_range() {
     options.bottom.leveled.write_rate_max = None;
     let db = Db::open(folder.path(), options).unwrap();
     assert_eq!(table_files(folder.path()) as u64, named(&db));
-    assert_eq!(db.iter().unwrap().count(), 6000);
+    assert_eq!(db.iter().unwrap().count(), 2000);
 }
 
 /// A limit far below the write rate delays compactions but never a writer: the limit is lifted near

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{Machine, Medium, OsFs, PoolFaults, QuotaFs, Survive};
 use terrace_testkit::place::{Place, scratch};
-use terrace_testkit::settings;
 use terrace_testkit::watchdog::watch;
+use terrace_testkit::{seeds, settings};
 
 use crate::room::value;
 
@@ -89,7 +89,7 @@ fn a_pool_that_has_filled_its_device_goes_on() {
     // The first memtable of the reopened database took the only space that a replay needed, in one
     // run of ten.
     let in_pieces = [161, 185, 195, 217, 243];
-    let seeds = (0..24).chain(refused).chain(in_pieces);
+    let seeds = seeds::seeds(8).into_iter().chain(refused).chain(in_pieces);
     watch(|_| seeds.for_each(device_fills));
 }
 

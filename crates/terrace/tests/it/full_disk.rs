@@ -10,8 +10,8 @@ use std::time::Duration;
 use terrace::{Db, Design, ErrorKind, Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
-use terrace_testkit::settings;
 use terrace_testkit::watchdog::watch;
+use terrace_testkit::{seeds, settings};
 
 use crate::room::{fill, on_a_disk_of, value};
 
@@ -270,7 +270,7 @@ fn full_pools_open_again_and_again() {
                 let mut left: Vec<u32> = (0..count.unwrap()).collect();
                 db.close().unwrap();
                 let mut refused = 0;
-                for opening in 0..400 {
+                for opening in 0..150 * seeds::times() {
                     let db = place.open(&options);
                     let db = db
                         .unwrap_or_else(|e| panic!("opening {opening}, {} left: {e}", left.len()));

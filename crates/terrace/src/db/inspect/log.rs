@@ -1,4 +1,4 @@
-//! Showing logs, in files and in pools.
+//! Inspection of logs, in files and in pools.
 
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,8 @@ pub struct LogSummary {
     pub records: u64,
     /// Records after those.
     pub stranded: u64,
-    /// Whether a record at the end is unfinished: because of a crash, or while a writer appends it.
+    /// Whether the record at the end is incomplete, because a crash cut it off or a writer is
+    /// appending it.
     pub torn: bool,
     /// The number of problems passed to the caller.
     pub problems: u64,

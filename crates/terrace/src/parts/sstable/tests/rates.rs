@@ -114,6 +114,8 @@ impl Rates {
             }
             assert_eq!(count, self.count);
         });
+        // Used, so that no read of a value can be left out.
+        assert!(bytes > 0);
     }
 }
 

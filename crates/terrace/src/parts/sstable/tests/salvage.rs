@@ -173,7 +173,7 @@ fn intact_data_next_to_damage_is_recovered() {
             .filter(|b| b.0 == BlockKind::Data)
             .count();
         let footer = (good.len() - 3, 3);
-        for at in (0..good.len() - FOOTER_BYTES).step_by(43) {
+        for at in (0..good.len() - FOOTER_BYTES).step_by(131) {
             damage(fs, &good, &[(at, 1), footer]);
             let (all, _) = salvage_all(fs, Some(NUMBER));
             all.check(model, &format!("{what}: byte {at}"));
@@ -201,7 +201,7 @@ fn intact_data_next_to_damage_is_recovered() {
 fn a_part_of_a_table_comes_back() {
     each(|fs, model, what| {
         let good = bytes_of(fs, file());
-        for len in (0..good.len()).step_by(83) {
+        for len in (0..good.len()).step_by(167) {
             overwrite(fs, file(), &good[..len]);
             let (all, _) = salvage_all(fs, Some(NUMBER));
             all.check(model, &format!("{what}: cut off at {len}"));

@@ -11,7 +11,8 @@
 //! A lost link looks like the end of a list. So each batch also records how many entries were left
 //! out so far, and a resumed merge knows how many must still come.
 //!
-//! Durable order: the count, MergeBegun, then batches of links, then the filter, then MergeEnded.
+//! Durable order: the count, the edit that names the merge, then batches of links, then the filter,
+//! then the edit that removes the newer table.
 
 use std::cmp::Ordering as Order;
 use std::sync::Arc;

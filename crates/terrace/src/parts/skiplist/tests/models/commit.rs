@@ -413,9 +413,9 @@ fn a_failed_writer_blocks_no_thread() {
     holds(|| failing(Fault::None));
 }
 
-/// Every step of the protocol is necessary.
+/// Every step of the protocol is necessary for readers: the orders of publishing and installing.
 #[test]
-fn wrong_commits_are_found_out() {
+fn wrong_publishing_is_found_out() {
     breaks(&["a visible entry is missed"], || {
         writing(Fault::PublishedUnordered)
     });
@@ -430,6 +430,11 @@ fn wrong_commits_are_found_out() {
     breaks(&["a visible entry is missed"], || {
         writing(Fault::InstalledLate)
     });
+}
+
+/// Every step of the protocol is necessary for durability, rotation and failures.
+#[test]
+fn wrong_commits_are_found_out() {
     breaks(&["a crash loses"], || writing(Fault::AcknowledgedAlone));
     breaks(&["a visible entry is missed"], || {
         writing(Fault::FlushedEarly)
