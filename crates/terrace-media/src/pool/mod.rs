@@ -156,6 +156,9 @@ struct Super {
     failed: bool,
 }
 
+/// The size from which a description of a pool says whether its pages are huge.
+const PAGES_MATTER_BYTES: u64 = 64 << 20;
+
 /// The state shared by all handles and extents of a pool.
 pub(crate) struct PoolInner {
     region: Region,
@@ -402,32 +405,33 @@ impl Pool {
     }
 
     /// Describes the medium in one line, for reports: `dax (forced), clwb+sfence, huge pages,
-    /// path`.
+    /// path`. Of small pools, whose page size costs little, it leaves out the pages.
     pub fn describe(&self) -> String {
         let forced = if self.inner.forced { " (forced)" } else { "" };
         let pages = match self.has_huge_pages() {
-            true => "huge pages",
-            false => "4 KiB pages",
+            Some(true) => ", huge pages",
+            Some(false) => ", 4 KiB pages",
+            None => "",
         };
         let (medium, path) = (self.inner.medium, self.inner.path.display());
-        format!("{medium}{forced}, {}, {pages}, {path}", self.instructions())
+        format!("{medium}{forced}, {}{pages}, {path}", self.instructions())
     }
 
-    /// Asks the kernel once for each size of the pool: the answer costs a walk over all mappings of
-    /// the process, during which it cannot change any.
-    fn has_huge_pages(&self) -> bool {
-        if matches!(self.inner.store, Store::Simulated(_)) {
-            return false;
-        }
+    /// Asks the kernel once for each size of the pool, and never for a small or simulated one: the
+    /// answer costs a walk over all mappings of the process, during which none of them can change.
+    fn has_huge_pages(&self) -> Option<bool> {
         let map = self.region().map();
         let committed = map.committed();
+        if matches!(self.inner.store, Store::Simulated(_)) || committed < PAGES_MATTER_BYTES {
+            return None;
+        }
         let mut known = self.inner.huge_pages.lock();
         match *known {
-            Some((huge, at)) if huge || at == committed => huge,
+            Some((huge, at)) if huge || at == committed => Some(huge),
             _ => {
                 let huge = medium::has_huge_pages(map.base() as usize);
                 *known = Some((huge, committed));
-                huge
+                Some(huge)
             }
         }
     }

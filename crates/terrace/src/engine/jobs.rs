@@ -196,7 +196,7 @@ impl Engine {
                     if self.jobs.state.lock().stopping {
                         break Ok(Some(next));
                     }
-                    if let Some(until) = self.rate_limited_until(next.job.kind(), lane) {
+                    if let Some(until) = self.rate_limited_until(&*next.job) {
                         let waits = Waits::RateLimiter(until);
                         break Ok(Some(Parked { waits, ..next }));
                     }

@@ -6,11 +6,10 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::events::{Count, event};
 use crate::options::Workers;
-use crate::stages::{JobKind, Urgency};
+use crate::stages::{Job, JobKind, Urgency};
 
 use super::Engine;
 use super::queue::{Parked, PoolLevel, RETRY, State, Waits, backoff};
-use super::workers::Lane;
 
 /// The interval of refusals at which a job runs whatever the disk reports: a quota can be raised
 /// without a change of the free bytes.
@@ -22,10 +21,10 @@ fn has_no_more(then: Option<u64>, now: Option<u64>) -> bool {
 }
 
 impl Engine {
-    /// Returns when a job may take its next step, if it has written more than the rate limit
-    /// allows. Flushes are charged and never wait.
-    pub(super) fn rate_limited_until(&self, kind: JobKind, lane: Lane) -> Option<Instant> {
-        if lane == Lane::Flushes || !matches!(kind, JobKind::Drain | JobKind::Compact) {
+    /// Returns when a job may take its next step, if jobs have written more than the rate limit
+    /// allows.
+    pub(super) fn rate_limited_until(&self, job: &dyn Job) -> Option<Instant> {
+        if !job.keeps_to_rate() {
             return None;
         }
         self.shared.rate_limiter.metrics().rate_max?;

@@ -18,6 +18,11 @@ pub(crate) trait Job: Send {
     /// Does the next step. The one after it may run on another thread, so a step fences what it
     /// has flushed or streamed.
     fn step(&mut self) -> Result<Step>;
+    /// Returns whether it waits when jobs have written more than the rate limit allows. Flushes do
+    /// not, since writers would wait for them.
+    fn keeps_to_rate(&self) -> bool {
+        matches!(self.kind(), JobKind::Drain | JobKind::Compact)
+    }
     /// Returns whether its next step needs as much space as the one that a disk refused. The engine
     /// then waits for more space; a job that returns false is run again after a while.
     fn needs_as_much(&self) -> bool {

@@ -320,6 +320,27 @@ fn a_range_of_the_repository_is_drained() {
     assert_eq!(db.iter().unwrap().count(), 300);
 }
 
+/// Flushes to level 0 never wait for the rate limit, whichever thread runs them: writers would wait
+/// for them.
+#[test]
+fn flushes_do_not_wait_for_the_rate() {
+    let folder = scratch().unwrap();
+    let mut options = options(1);
+    options.background.workers = Workers::Threads(2);
+    options.bottom.leveled.runs_compact = 64;
+    options.bottom.leveled.runs_slow = 64;
+    options.bottom.leveled.runs_stop = 65;
+    options.bottom.leveled.write_rate_max = Some(64 << 10);
+    let db = Db::open(folder.path(), options).unwrap();
+    // Many memtables, and fewer runs than a compaction needs.
+    for n in 0..1000u32 {
+        db.put(n.to_be_bytes(), [n as u8; 2000]).unwrap();
+    }
+    db.flush().unwrap();
+    assert!(db.metrics().files.len() == 1, "nothing was compacted");
+    assert_eq!(db.metrics().rate_limiter.wait_count, 0);
+}
+
 /// A close on another handle soon ends a compaction of a range, and nothing is lost.
 #[test]
 fn a_close_ends_the_compaction_of_a_range() {

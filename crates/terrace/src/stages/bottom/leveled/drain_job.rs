@@ -38,6 +38,8 @@ pub(super) struct DrainJob {
     hidden: Option<Hidden>,
     /// Whether the bottom accepts no drain for now, so that this one only makes space.
     waits: bool,
+    /// Whether the entries come from a buffer. Otherwise this is the flush of a memtable.
+    has_buffer: bool,
 }
 
 impl DrainJob {
@@ -48,6 +50,7 @@ impl DrainJob {
         let run = inner.shared.next_id();
         DrainJob {
             inner: Arc::clone(inner),
+            has_buffer: drain.newer.is_some(),
             drain: Some(drain),
             run,
             output: None,
@@ -169,6 +172,10 @@ fn give_back(mut drain: Drain, completion: Completion) -> Step {
 impl Job for DrainJob {
     fn kind(&self) -> JobKind {
         JobKind::Drain
+    }
+
+    fn keeps_to_rate(&self) -> bool {
+        self.has_buffer
     }
 
     fn step(&mut self) -> Result<Step> {
