@@ -13,7 +13,7 @@ mod compare;
 mod parse;
 mod tools;
 
-use parse::{compressions, parse_design, parse_emulation};
+use parse::{compressions, designs, parse_design, parse_emulation};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use compare::{BenchCommand, CompareArgs, ReportArgs};
@@ -87,10 +87,8 @@ fn with_tip(mut e: clap::Error) -> clap::Error {
 #[derive(Debug, Default, Clone, Args)]
 #[command(next_help_heading = "Options of the store")]
 pub(crate) struct StoreArgs {
-    /// The design of a new database: "miodb" keeps all data in the pool, "miodb-ssd" has its last
-    /// levels in table files, "leveled" is log, memtable and table files [default: miodb with a
-    /// pool, miodb-ssd without].
-    #[arg(long, global = true, value_name = "NAME", value_parser = parse_design)]
+    /// The design of a new database [default: miodb with a pool, miodb-ssd without].
+    #[arg(long, global = true, value_name = "NAME", value_parser = parse_design, help = designs())]
     pub(crate) design: Option<Design>,
 
     /// The pool's file or DAX device; "none" uses only the directory: a buffer in memory, and logs,

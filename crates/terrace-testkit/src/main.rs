@@ -56,14 +56,9 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   flips   every byte of table files and OPTIONS changed; each change must be found
           --seed S, --mask M (bits that change), --stride N (every n-th byte only)
   canaries  breaks built into the store, each of which a suite must catch (feature `canary`)
-<<<<<<< HEAD
-          --only NAME (those whose names contain it), --say 1 (show what the suites print), --seed S and
-          --cases N (search for seeds that catch the break)
-=======
           --only NAME (those whose names contain it), --slow 1 (those that the tests leave out),
-          --say 1 (what the suites said), --seed S and --cases N (a search for seeds that come to the
-          point)
->>>>>>> wtests
+          --say 1 (show what the suites print), --seed S and --cases N (search for seeds that catch
+          the break)
 
 Every campaign prints its seed and ends with its counts.";
 

@@ -13,6 +13,15 @@ pub(super) fn parse_design(text: &str) -> Result<Design, String> {
     })
 }
 
+/// Returns the help of `--design`.
+pub(super) fn designs() -> String {
+    let all = Design::ALL.map(|design| format!("\"{design}\": {}", design.summary()));
+    format!(
+        "The design of a new database, {} [default: miodb with a pool, miodb-ssd without]",
+        all.join("; ")
+    )
+}
+
 /// Returns the parser of a compression; help and errors list the names.
 pub(super) fn compressions() -> impl TypedValueParser<Value = Compression> {
     let names = PossibleValuesParser::new(Compression::ALL.map(Compression::name));

@@ -24,9 +24,9 @@ mod pile;
 use std::sync::Arc;
 
 use crate::engine::Stages;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::Design;
-use crate::stages::{Folder, Shared};
+use crate::stages::{Folder, Shared, Takes};
 
 pub(crate) use owners::{OWNERS, SALVAGES};
 
@@ -81,6 +81,14 @@ impl Design {
         links_lost: bool,
         progress: RebuildProgress<'_>,
     ) -> Result<(Stages, Opened)> {
-        (self.recipe().open)(shared, files, links_lost, progress)
+        let (stages, opened) = (self.recipe().open)(shared, files, links_lost, progress)?;
+        let drains_ranges = stages.buffer.as_ref().is_some_and(|it| it.drains_ranges());
+        if drains_ranges && stages.bottom.takes() != Takes::Ranges {
+            return Err(Error::invalid(format!(
+                "the design {self} has a buffer that drains ranges of keys, and a bottom that takes \
+                 whole tables"
+            )));
+        }
+        Ok((stages, opened))
     }
 }

@@ -83,7 +83,7 @@ impl Engine {
             return self.build_all(cursor, seq, moved);
         }
         let job = self.stages.bottom.drain_job(Drain {
-            finish: None,
+            prepare: None,
             cursor: MergeCursor::new(vec![cursor]),
             keys: KeyRange::default(),
             settles: true,

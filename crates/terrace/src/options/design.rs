@@ -59,6 +59,19 @@ impl Design {
         }
     }
 
+    /// Returns what it is, in a few words, for help texts.
+    pub const fn summary(self) -> &'static str {
+        match self {
+            Design::MioDb => "all data stays in the pool",
+            Design::MioDbSsd => "a buffer in the pool, or in memory, above levels of table files",
+            Design::Leveled => "log and memtable above levels of table files",
+            #[cfg(feature = "test-design")]
+            Design::BufferOnly => "for tests: a buffer without a bottom",
+            #[cfg(feature = "test-design")]
+            Design::Pile => "for tests: a buffer of sorted heaps above levels of table files",
+        }
+    }
+
     /// Returns whether data stays in the pool: in a buffer or a bottom there. Otherwise the pool
     /// contains the logs and the space of memtables, whatever the amount of data.
     pub fn keeps_data_in_pool(self) -> bool {

@@ -51,11 +51,6 @@ impl KeyRange {
         let to = self.to.as_ref();
         to.is_some_and(|(end_keyspace, end)| (keyspace, key) >= (*end_keyspace, end.as_slice()))
     }
-
-    /// Returns whether it contains every key.
-    pub(crate) fn is_all(&self) -> bool {
-        self.from.is_none() && self.to.is_none()
-    }
 }
 
 /// Compares keys in words of eight bytes, since a call of memcmp costs more than comparing short

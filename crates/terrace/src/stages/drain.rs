@@ -16,7 +16,7 @@ use crate::types::SeqNo;
 /// whose other keys come down in other drains.
 pub(crate) struct Drain {
     /// Runs before the first entry is read; may wait and sync.
-    pub(crate) finish: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
+    pub(crate) prepare: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
     /// A cursor over all entries of the tables.
     pub(crate) cursor: MergeCursor,
     /// The keys that come down. Of the range deletes, only the parts in the range do.
@@ -39,7 +39,8 @@ pub(crate) struct Drain {
     pub(crate) logs: Vec<u64>,
     /// The space that it will free, counted as it progresses.
     pub(crate) pending_free: PendingFree,
-    /// The number of entries of these keys in the tables, and of all range deletes there.
+    /// The number of entries of these keys in the tables, and of all range deletes there, since
+    /// each drain reads those. Exact: another number counts as corruption.
     pub(crate) count: EntryCount,
     /// Lets the buffer forget the drained tables, once the bottom shows their entries.
     pub(crate) forget: Box<dyn FnOnce() + Send>,
@@ -51,8 +52,8 @@ pub(crate) struct Drain {
 impl Drain {
     /// Settles the source and goes to its first entry; called again when the drain restarts.
     pub(crate) fn start(&mut self) -> Result<()> {
-        if let Some(finish) = self.finish.take() {
-            finish()?;
+        if let Some(prepare) = self.prepare.take() {
+            prepare()?;
         }
         self.count.passed = 0;
         self.cursor.hold();
@@ -136,7 +137,9 @@ impl Drain {
     }
 }
 
-/// Durable entries that are newer than all of a drain, and that every reader searches first.
+/// Entries that are newer than all of a drain, and that every reader searches first. If the pool
+/// ends with the process, only entries in synced logs count: a drain leaves out what newer entries
+/// hide, and its logs are retired.
 pub(crate) trait NewerVersions: Send {
     /// Returns the number of the newest version of a key, among those that existed when the drain
     /// began. May miss one that a merge is replacing.
@@ -148,6 +151,7 @@ pub(crate) trait NewerVersions: Send {
     /// Returns the newest number that it finds.
     fn seq_max(&self) -> SeqNo;
     /// Searches the present tables from now on. Returns whether they differ from the previous ones.
+    /// Bottoms call it when a drain has found no space, since newer deletes may make some.
     fn look_again(&mut self) -> bool;
 }
 

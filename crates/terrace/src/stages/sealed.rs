@@ -47,7 +47,8 @@ pub(crate) enum Form {
 pub(crate) struct ListImage {
     /// The bytes, at the offsets that they will have in the pool.
     pub(crate) region: Region,
-    /// The extent that they are for, which begins at their first offset.
+    /// The extent that they are for, which begins at their first offset. Unless they are in it
+    /// already, a stage may store another form of the entries there, if that is no longer.
     pub(crate) extent: Arc<Extent>,
     /// Whether they are in the extent already: if the pool is memory, writers put them there.
     pub(crate) in_place: bool,
@@ -62,7 +63,7 @@ impl Sealed {
         let pending_free = pending_frees.open(self.bytes, self.entries);
         let seq_last = self.seq_last;
         Drain {
-            finish: Some(self.finish),
+            prepare: Some(self.finish),
             cursor: MergeCursor::new(vec![(self.open)()]),
             keys: KeyRange::default(),
             settles: true,

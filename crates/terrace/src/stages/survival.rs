@@ -54,7 +54,11 @@ mod tests {
         let without_a_pool = Design::ALL.map(|design| Survival::of(design, Medium::Dram));
         let expected = Design::ALL.map(|design| match design {
             Design::MioDb => Survival::Logs,
-            _ => Survival::Files,
+            Design::MioDbSsd | Design::Leveled => Survival::Files,
+            #[cfg(feature = "test-design")]
+            Design::BufferOnly => Survival::Logs,
+            #[cfg(feature = "test-design")]
+            Design::Pile => Survival::Files,
         });
         assert_eq!(without_a_pool, expected);
     }

@@ -229,8 +229,8 @@ fn joined_space_survives_crashes() {
         let (mut case, _) = Case::every_point(1, medium);
         // A simulated sync takes many times as long as a fence.
         case.percent = match medium {
-            Medium::Dax => 100 / seeds::stride(8) as u32,
-            _ => 3,
+            Medium::Dax => 100 / seeds::stride(14) as u32,
+            _ => (3 * seeds::times() as u32).min(100),
         };
         case.options = settings::small(medium);
         case.options.pool.size_bytes = 2 << 20;

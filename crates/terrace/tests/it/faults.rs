@@ -223,7 +223,7 @@ fn every_call_can_fail() {
                 if settings::is_by_default(seed) && !one {
                     continue;
                 }
-                let tally = sweep::sweep((medium, design), seed, stride(101) as u64, false);
+                let tally = sweep::sweep((medium, design), seed, stride(199) as u64, false);
                 sum.add(&tally.unwrap_or_else(|e| panic!("{e}")));
             }
         }

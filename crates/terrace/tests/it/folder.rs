@@ -107,7 +107,7 @@ fn a_close_leaves_nothing_to_replay() {
             assert!(logs(folder.path()).0 > 2);
             db.close().unwrap();
             assert_eq!(logs(folder.path()), (0, 0), "{design}");
-            let buffered = design == Design::MioDbSsd;
+            let buffered = design.keeps_data_in_pool() && design.keeps_table_files();
             let said = told.lock().unwrap().contains(&"writing out the buffer");
             assert_eq!(said, buffered);
             let db = Db::open(folder.path(), options).unwrap();
@@ -345,7 +345,8 @@ fn many_logs_come_back_at_once() {
         let db = Db::open(folder.path(), options.clone()).unwrap();
         let mut expected = 0;
         // With a buffer, this is more than the small pool below holds.
-        let many = if design == Design::MioDbSsd { 200 } else { 60 };
+        let buffered = design.keeps_data_in_pool();
+        let many = if buffered { 200 } else { 60 };
         while logs(folder.path()).0 < many {
             for _ in 0..50 {
                 db.put(key(expected), [expected as u8; 100]).unwrap();
@@ -377,7 +378,7 @@ fn many_logs_come_back_at_once() {
                 .unwrap();
             let report = *db.recovery();
             assert!(report.logs_replayed > 20, "{report}");
-            if design == Design::MioDbSsd && pool < 16 << 20 && workers == Workers::Manual {
+            if buffered && pool < 16 << 20 && workers == Workers::Manual {
                 assert!(!db.metrics().files.is_empty(), "the pool held it all");
             }
             let told = told.lock().unwrap().clone();

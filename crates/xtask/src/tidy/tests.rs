@@ -232,6 +232,14 @@ fn a_wide_comment_fires() {
 }
 
 #[test]
+fn the_marker_of_a_merge_fires() {
+    let half = format!("//! It.\n{} HEAD\nconst A: u8 = 1;\n", "<".repeat(7));
+    fires(&[("error.rs", &half)], &["error.rs:2 merge"]);
+    let other = format!("//! It.\n{} wtests\n", ">".repeat(7));
+    fires(&[("error.rs", &other)], &["error.rs:2 merge"]);
+}
+
+#[test]
 fn a_file_without_a_header_fires() {
     fires(&[("/crates/terrace/build.rs", "//! It.")], &[]);
     let mut tree = Tree::default();

@@ -1,4 +1,5 @@
-//! Rules about a file as text: first line, ASCII, width of comments, unfinished marks.
+//! Rules about a file as text: first line, ASCII, width of comments, unfinished marks, markers of a
+//! merge.
 
 use super::Violation;
 
@@ -15,8 +16,17 @@ const UNFINISHED: &[&str] = &[
     concat!("#[ig", "nore"),
 ];
 
-/// Checks one file. Documents are exempt from these rules: they may name the marks.
+/// The starts of the lines that an unfinished merge leaves. Split so that this file passes.
+const MERGE_MARKERS: [&[u8]; 2] = [b"<<<<<<\x3c ", b">>>>>>\x3e "];
+
+/// Checks one file. Documents are exempt from all rules but the first: they may name the marks.
 pub(crate) fn check(path: &str, content: &[u8], violations: &mut Vec<Violation>) {
+    for (index, line) in content.split(|byte| *byte == b'\n').enumerate() {
+        if MERGE_MARKERS.iter().any(|marker| line.starts_with(marker)) {
+            let advice = "resolve the merge and remove its markers";
+            violations.push(Violation::new(path, index + 1, "merge", advice));
+        }
+    }
     if path.ends_with(".md") {
         return;
     }

@@ -59,7 +59,8 @@ pub(crate) trait Item: Any + fmt::Debug + Send + Sync {
 
 /// The registration of a kind of item.
 pub(crate) struct Owner {
-    /// The byte that identifies the owner in a manifest. Part of the format.
+    /// The byte that identifies the owner in a manifest. Part of the format: the next free one in
+    /// docs/formats.md, or 100 and above for tests.
     pub(crate) tag: u8,
     /// The word for one item in messages and in `inspect`, such as "table".
     pub(crate) name: &'static str,

@@ -55,16 +55,17 @@ pub(crate) struct RangeRequest {
 pub(crate) enum Takes {
     /// Nothing: the buffer keeps all data.
     Nothing,
-    /// Runs of sorted entries, all newer than the contents of the bottom.
-    Runs,
+    /// Whole tables, whose entries are newer than the contents of the bottom.
+    Tables,
+    /// Whole tables, or ranges of their keys, one after another. Of each key, the entries are newer
+    /// than those in the bottom.
+    Ranges,
 }
 
 /// Stage 3: holds cold data.
 pub(crate) trait Bottom: Send + Sync {
     /// Returns the input that the bottom takes, which never changes.
-    fn takes(&self) -> Takes {
-        Takes::Runs
-    }
+    fn takes(&self) -> Takes;
     /// Returns the maximum bytes of one drain, which bounds the space that a drain needs or keeps
     /// in the pool until it ends.
     fn drain_bytes_max(&self) -> u64;

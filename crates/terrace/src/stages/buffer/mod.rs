@@ -22,7 +22,15 @@ use super::source::Sources;
 
 /// Stage 2: sorted tables in the pool.
 pub(crate) trait Buffer: Send + Sync {
-    /// Takes a sealed memtable. If the job finds no space in the pool, it waits (`Step::Wait`).
+    /// Returns whether its drains take ranges of keys, which only some bottoms accept. Never
+    /// changes.
+    fn drains_ranges(&self) -> bool {
+        false
+    }
+    /// Takes a sealed memtable. If the job finds no space in the pool, it waits (`Step::Wait`). Its
+    /// edit names the table. If the pool outlives the process, the edit also has `LastSeq`,
+    /// `NextId`, and the retirement of `sealed.logs`; otherwise the table keeps these logs, and
+    /// `LastSeq` is in the edit of its drain.
     fn flush_job(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
     /// Makes a table of the entries of `batch`, whose keys ascend, all with the number `seq`. No
     /// log has them, and they become visible when the completion of the job is applied. The space
@@ -31,11 +39,14 @@ pub(crate) trait Buffer: Send + Sync {
     /// Returns work inside the buffer: merges, whose jobs are of the kind `Merge`.
     fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
     /// Takes the oldest table that is due for the bottom, and those that follow it by age and are
-    /// due too, up to `bytes_max` together. Above `Urgency::None` every table is due; else the
-    /// buffer decides. `None` while a drain of older tables runs, since drains end in the order of
-    /// age. May take a range of the keys of these tables instead, and the other keys in later
-    /// drains. Until the last one ends, the tables stay sources with all their entries, and if the
-    /// pool ends with the process, their logs stay.
+    /// due too, up to `bytes_max` together; at least one table, even if `bytes_max` is 0. Above
+    /// `Urgency::None` every table is due; else the buffer decides. `None` while a drain of older
+    /// tables runs, or of other keys of the same tables, since drains end in order.
+    ///
+    /// A buffer that drains ranges may take a range of the keys of these tables, and the other keys
+    /// in later drains. Until the last of them ends, the tables stay sources with all their
+    /// entries: older views read them, and a new view may lack the drained keys only if the bottom
+    /// shows them. If the pool ends with the process, their logs stay until then too.
     fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
     /// Returns the sources, newest first.
     fn sources(&self) -> Sources;

@@ -159,9 +159,9 @@ pub(super) fn specimen(design: Design, medium: Medium, closed: bool, seed: u64) 
         }
         // Without a pool logs are kept until their content is in a table file, or permanently.
         let left_the_log = match (design, medium) {
-            (Design::Leveled, _) | (_, Medium::Dax | Medium::Mapped) => true,
-            (Design::MioDbSsd, _) => round == 2,
-            _ => false,
+            (_, Medium::Dax | Medium::Mapped) => true,
+            (design, _) if !design.keeps_data_in_pool() => true,
+            (design, _) => design.keeps_table_files() && round == 2,
         };
         if left_the_log {
             written.in_log.clear();

@@ -62,7 +62,7 @@ use crate::parts::ranges::{Applicable, Fragments, RangeSet};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
     Bottom, Drain, Folder, FrontShape, IngestWriter, Job, Need, Pressure, RangeRequest, Shared,
-    Source, Sources, Urgency,
+    Source, Sources, Takes, Urgency,
 };
 use crate::types::{Compression, DbId, SeqNo};
 
@@ -278,6 +278,10 @@ impl Bottom for Leveled {
 
     fn drain_bytes_now(&self) -> u64 {
         self.inner.drain_bytes_now()
+    }
+
+    fn takes(&self) -> Takes {
+        Takes::Ranges
     }
 
     fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>> {

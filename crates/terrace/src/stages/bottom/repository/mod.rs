@@ -52,7 +52,7 @@ use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList};
 use crate::stages::{
     Bottom, Census, Drain, IngestWriter, Job, Lookup, Need, Probe, RangeRequest, ReadStats, Shared,
-    Source, Sources, Urgency,
+    Source, Sources, Takes, Urgency,
 };
 use crate::types::{EntryKind, SeqNo};
 
@@ -338,12 +338,11 @@ impl Bottom for Repository {
         self.inner.shared.options.table_bytes_max()
     }
 
+    fn takes(&self) -> Takes {
+        Takes::Tables
+    }
+
     fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>> {
-        if !drain.keys.is_all() {
-            return Err(Error::invalid(
-                "this bottom takes whole tables, but the buffer drains a range of keys",
-            ));
-        }
         Ok(Box::new(drain_job::DrainJob::begin(
             Arc::clone(&self.inner),
             drain,

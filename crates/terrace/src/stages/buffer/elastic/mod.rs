@@ -276,7 +276,7 @@ impl Buffer for Elastic {
         let cursors = taken.iter().rev().map(|table| table.cursor());
         let all = Arc::clone(&self.tables);
         Ok(Some(Drain {
-            finish: None,
+            prepare: None,
             cursor: MergeCursor::new(cursors.collect()),
             keys: KeyRange::default(),
             settles: true,

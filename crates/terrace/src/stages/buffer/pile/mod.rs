@@ -161,6 +161,10 @@ impl Buffer for Pile {
         Ok(Box::new(Flush::begin(shared, heaps, sealed)))
     }
 
+    fn drains_ranges(&self) -> bool {
+        true
+    }
+
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
         flush::build(&self.shared, &self.heaps, batch, seq)
     }
@@ -214,7 +218,7 @@ impl Buffer for Pile {
         let (ending, putting_back) = (round.heaps.clone(), round.heaps);
         let upto = keys.to.clone();
         Ok(Some(Drain {
-            finish: None,
+            prepare: None,
             cursor,
             keys,
             settles: is_last,
