@@ -50,7 +50,7 @@ pub struct LeveledOptions {
     pub garbage_percent: u32,
     /// The maximum bytes per second that compactions and drains write to table files, `None` for no
     /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed by
-    /// the compaction backlog, and then there is no limit: it never slows a writer.
+    /// the compaction backlog, and then there is no limit: it never slows a writer, nor a close.
     /// Smaller: reads during compactions are faster, and more data is uncompacted.
     /// Default: `None`. Range: at least 64 KiB. Changes: on reopen. Not with `Workers::Manual`,
     /// which has no clock.

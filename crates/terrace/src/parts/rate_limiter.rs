@@ -6,7 +6,7 @@
 //! limit never slows or stalls a writer. Work that must not wait is charged too, so that the rest
 //! leaves bandwidth for it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -32,6 +32,17 @@ pub(crate) struct RateLimiter {
     account: Mutex<Account>,
     waits: AtomicU64,
     wait_nanos: AtomicU64,
+    /// The number of callers for which it is lifted.
+    lifted: AtomicUsize,
+}
+
+/// Lifts a limit until it is dropped.
+pub(crate) struct Lifted<'a>(&'a RateLimiter);
+
+impl Drop for Lifted<'_> {
+    fn drop(&mut self) {
+        self.0.lifted.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -48,6 +59,12 @@ impl RateLimiter {
             rate,
             ..RateLimiter::default()
         }
+    }
+
+    /// Lifts the limit while the result lives: a caller waits for all work.
+    pub(crate) fn lift(&self) -> Lifted<'_> {
+        self.lifted.fetch_add(1, Ordering::Relaxed);
+        Lifted(self)
     }
 
     /// Charges bytes written.
@@ -67,7 +84,7 @@ impl RateLimiter {
             .replace(now)
             .map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
         let fresh = self.fresh.swap(0, Ordering::Relaxed) as f64;
-        if haste >= 1.0 {
+        if haste >= 1.0 || self.lifted.load(Ordering::Relaxed) > 0 {
             account.owed = 0.0;
             return None;
         }
@@ -153,6 +170,17 @@ mod tests {
         }
         let (_, time) = written(&RateLimiter::new(Some(1)), 1.0, 50);
         assert_eq!(time, Duration::ZERO);
+    }
+
+    /// While any caller has it lifted there is no limit.
+    #[test]
+    fn a_lifted_limit_makes_nothing_wait() {
+        let rate_limiter = RateLimiter::new(Some(1 << 20));
+        let (one, other) = (rate_limiter.lift(), rate_limiter.lift());
+        drop(one);
+        assert_eq!(written(&rate_limiter, 0.0, 20).1, Duration::ZERO);
+        drop(other);
+        assert!(written(&rate_limiter, 0.0, 20).1 > Duration::from_secs(10));
     }
 
     /// Bytes written in haste are forgiven: no caller pays for them afterwards.

@@ -119,6 +119,44 @@ fn a_whole_database_comes_back() {
     });
 }
 
+/// Of an intact database that was killed during an ingest, a repair takes nothing of the ingest, and
+/// is not `Partly`.
+#[test]
+fn an_unfinished_ingest_is_left_out() {
+    for design in settings::designs_with_files() {
+        for medium in MEDIA {
+            let folder = terrace_testkit::place::scratch().unwrap();
+            let at = |name: &str| folder.path().join(name);
+            let mut options = settings::small_of(design, medium);
+            options.bottom.leveled.table_bytes = 16 << 10;
+            options.bottom.leveled.level1_bytes = 16 << 10;
+            let db = Db::open(at("db"), options.clone()).unwrap();
+            db.put("0005", "old").unwrap();
+            let mut ingest = db.ingest().unwrap();
+            for n in 0..1000u32 {
+                ingest.add(format!("{n:04}"), [7; 100]).unwrap();
+            }
+            // The database is idle, so a copy is what a killed process leaves.
+            std::fs::create_dir(at("killed")).unwrap();
+            for name in names(&at("db")) {
+                std::fs::copy(at("db").join(&name), at("killed").join(&name)).unwrap();
+            }
+            let tables = names(&at("killed"));
+            let tables = tables.iter().filter(|name| name.ends_with(".sst"));
+            assert!(tables.count() > 2, "{design} on {medium}");
+            let report = Db::builder(at("repaired"))
+                .repair_of(&RepairSource::new(at("killed")))
+                .unwrap();
+            assert_ne!(report.outcome, RepairOutcome::Partly, "{report:#?}");
+            let repaired = Db::builder(at("repaired")).open().unwrap();
+            let pairs: Vec<_> = repaired.iter().unwrap().map(Result::unwrap).collect();
+            assert_eq!(pairs.len(), 1, "{design} on {medium}");
+            assert_eq!(pairs[0].value(), b"old");
+            drop(ingest);
+        }
+    }
+}
+
 /// Without OPTIONS, or with damaged ones, everything else is used.
 #[test]
 fn options_may_be_lost() {

@@ -230,7 +230,8 @@ impl DbBuilder {
                 .parts
                 .iter()
                 .any(|part| matches!(part.state, State::Damaged | State::Missing));
-            report.outcome = match source.trust == Trust::Whole && !certain && !damaged {
+            let is_sound = matches!(source.trust, Trust::Whole | Trust::MaybeCut);
+            report.outcome = match is_sound && !certain && !damaged {
                 true if findings.losses.is_empty() => RepairOutcome::Whole,
                 true => RepairOutcome::Uncertain,
                 false => RepairOutcome::Partly,

@@ -43,7 +43,7 @@ fn identify(head: &[u8; 64], off: u64) -> Option<(Identified, Option<u64>)> {
 
 /// Returns unnamed parts identified by their headers, with the space up to the next part.
 fn unnamed(source: &Source, pool: &SourcePool) -> Vec<(Span, Identified)> {
-    if source.trust == Trust::Whole {
+    if let Trust::Whole | Trust::MaybeCut = source.trust {
         return Vec::new();
     }
     let mut named = source.state.spans();

@@ -2,9 +2,9 @@
 //!
 //! The state of the manifest decides which files of the directory are used. If all of it is sound,
 //! it names everything there is: a file that it does not name may be one that compaction has
-//! replaced, whose deleted keys would come back. If a part of it is lost, unnamed files are used
-//! too, unless the rest records that they were given up. Without it everything that verifies is
-//! used.
+//! replaced, whose deleted keys would come back, or of an ingest that never ended. If a part of it
+//! is lost, unnamed files are used too, unless the rest records that they were given up. Without it
+//! everything that verifies is used.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,10 @@ const POOL_MANIFEST_MAX: u64 = 64 << 20;
 pub(super) enum Trust {
     /// All of it is sound, and what it names exists.
     Whole,
+    /// The same, but there are newer files than those it names. Nearly always a job was interrupted,
+    /// and its files hold nothing that is needed, or pairs that were never acknowledged. Edits that
+    /// were lost without a trace would show in the same way only if they removed no file.
+    MaybeCut,
     /// Some edits, or the name of one of its files, may be lost.
     Part,
     Nothing,
@@ -170,6 +174,9 @@ impl Source {
             Trust::Nothing => None,
             _ if named => None,
             Trust::Whole => Some("not needed: the manifest does not name it"),
+            Trust::MaybeCut => {
+                Some("not needed, unless edits are lost: the manifest does not name it")
+            }
             Trust::Part if gone => Some("not needed: the manifest removed it"),
             Trust::Part if is_old => Some("not needed: the manifest is newer and does not name it"),
             Trust::Part => None,
@@ -202,8 +209,12 @@ impl Source {
         let next = known.unwrap_or(0).max(state.next_id);
         let last = |all: &BTreeSet<(u64, String)>| all.last().map_or(0, |(n, _)| *n);
         let newer = last(&self.tables).max(last(&self.logs)) >= next.max(1);
-        if self.trust == Trust::Whole && (!there || newer) {
-            self.trust = Trust::Part;
+        if self.trust == Trust::Whole {
+            self.trust = match (there, newer) {
+                (false, _) => Trust::Part,
+                (true, true) => Trust::MaybeCut,
+                (true, false) => Trust::Whole,
+            };
         }
     }
 
@@ -211,6 +222,10 @@ impl Source {
     fn lose_edits(&self, findings: &mut Findings) {
         let text = match self.trust {
             Trust::Whole => return,
+            Trust::MaybeCut => {
+                "the manifest does not name the newest files: a job was interrupted, or edits are \
+                 lost, and data may be missing"
+            }
             Trust::Part => {
                 "edits of the manifest may be lost: data may be missing, and deleted data may \
                  reappear"
