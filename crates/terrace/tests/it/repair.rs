@@ -119,7 +119,7 @@ fn a_whole_database_comes_back() {
     });
 }
 
-/// Of an intact database that was killed during an ingest, a repair takes nothing of the ingest, and
+/// Of an intact database that was killed during an ingest, a repair takes nothing of the ingest. It
 /// is not `Partly`.
 #[test]
 fn an_unfinished_ingest_is_left_out() {

@@ -39,9 +39,9 @@ const POOL_MANIFEST_MAX: u64 = 64 << 20;
 pub(super) enum Trust {
     /// All of it is sound, and what it names exists.
     Whole,
-    /// The same, but there are newer files than those it names. Nearly always a job was interrupted,
-    /// and its files hold nothing that is needed, or pairs that were never acknowledged. Edits that
-    /// were lost without a trace would show in the same way only if they removed no file.
+    /// The same, but there are newer files than those it names. Nearly always, a job was
+    /// interrupted, and its files contain nothing that is needed, or pairs that were never
+    /// acknowledged. Edits lost without a trace look the same only if they removed no file.
     MaybeCut,
     /// Some edits, or the name of one of its files, may be lost.
     Part,
