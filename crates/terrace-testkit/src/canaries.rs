@@ -280,12 +280,17 @@ impl Trial {
         self.canary == Canary::GarbageEarly
     }
 
-    /// Returns whether the trial takes tens of seconds: it needs a long script, or many runs of
-    /// threads. Tests of a change leave such trials to `.ci/run`.
+    /// Returns whether the trial takes many seconds: it needs a long script, many runs of threads,
+    /// or many simulated syncs. `cargo test` leaves such trials to `.ci/run`.
     fn is_slow(&self) -> bool {
         matches!(
             (self.canary, self.suite),
-            (Canary::PartUnsynced, Suite::Long) | (Canary::FrontierIgnored, Suite::Linear)
+            (Canary::PartUnsynced, Suite::Long)
+                | (Canary::FrontierIgnored, Suite::Linear)
+                | (
+                    Canary::TableSync | Canary::MediumOfNow | Canary::SyncedStale,
+                    _
+                )
         )
     }
 
