@@ -64,6 +64,8 @@ impl Handle {
             self.unlock();
             return self.trace.as_ref().map_or(Ok(()), |trace| trace.finish());
         }
+        // The caller waits for all that jobs write until they are stopped.
+        let _lifted = engine.shared.rate_limiter.lift();
         // A full pool or disk must not prevent a close: the log has what is not written out.
         let written_out = engine.write_out(&|done, total| {
             if let Some(progress) = &self.progress {

@@ -49,7 +49,6 @@ impl Engine {
     /// `progress` gets the bytes written out, and the total bytes.
     pub(crate) fn write_out(self: &Arc<Self>, progress: &dyn Fn(u64, u64)) -> Result<()> {
         self.check_writable()?;
-        let _lifted = self.shared.rate_limiter.lift();
         let front = &self.stages.front;
         if self.shared.survival() != Survival::Files {
             let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;

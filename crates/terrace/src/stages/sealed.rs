@@ -13,6 +13,7 @@ use crate::parts::ranges::LateKeys;
 use crate::types::SeqNo;
 
 use super::drain::{Drain, EntryCount, PendingFrees};
+use super::job::Completion;
 
 /// A memtable that is no longer written, on its way to the next stage.
 pub(crate) struct Sealed {
@@ -57,6 +58,19 @@ pub(crate) struct ListImage {
 }
 
 impl Sealed {
+    /// Ends the flush of a memtable without entries, sealed to make way for a batch that needed its
+    /// own: only its logs are retired. A table of it would have no place in the order of age.
+    pub(crate) fn into_nothing(self) -> Completion {
+        Completion {
+            edit: Edit {
+                changes: retired(&self.logs).collect(),
+            },
+            apply: self.forget,
+            garbage: Vec::new(),
+            entries: 0,
+        }
+    }
+
     /// Converts the memtable to a drain, for designs without a buffer. Its share of `pending_frees`
     /// is the written part of the memtable.
     pub(crate) fn into_drain(self, pending_frees: &PendingFrees) -> Drain {

@@ -34,13 +34,20 @@ fn random_calls_agree_with_a_map() {
 /// After a crash at any point of short scripts, nothing acknowledged is lost.
 #[test]
 fn crashes_lose_nothing() {
+    crashes_of(Design::BufferOnly, Some(8 << 20));
+}
+
+/// Crashes short scripts on a design at every point; `pool_bytes` replaces the size of the pool.
+pub(crate) fn crashes_of(design: Design, pool_bytes: Option<u64>) {
     let mut sum = Tally::default();
     for (seed, medium) in seeds::in_turns(6, &MEDIA) {
         let (mut case, script) = Case::every_point(seed, medium);
-        case.options.pool.size_bytes = 8 << 20;
-        match case.of(Design::BufferOnly).run(&script) {
+        if let Some(bytes) = pool_bytes {
+            case.options.pool.size_bytes = bytes;
+        }
+        match case.of(design).run(&script) {
             Ok(tally) => sum.add(&tally),
-            Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
+            Err(failure) => panic!("{design} on {medium}, seed {seed}: {failure}"),
         }
     }
     println!("{sum:?}");

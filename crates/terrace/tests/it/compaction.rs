@@ -22,6 +22,16 @@ fn options(parts: usize) -> Options {
     options
 }
 
+/// Adds a low limit on the rate, and a level 0 that takes all runs of a test.
+fn limited(mut options: Options) -> Options {
+    options.background.workers = Workers::Threads(1);
+    options.bottom.leveled.runs_compact = 64;
+    options.bottom.leveled.runs_slow = 64;
+    options.bottom.leveled.runs_stop = 65;
+    options.bottom.leveled.write_rate_max = Some(64 << 10);
+    options
+}
+
 /// All pairs, of the newest state and of a snapshot.
 type Content = (Vec<(Vec<u8>, Vec<u8>)>, Vec<(Vec<u8>, Vec<u8>)>);
 
@@ -325,13 +335,7 @@ fn a_range_of_the_repository_is_drained() {
 #[test]
 fn flushes_do_not_wait_for_the_rate() {
     let folder = scratch().unwrap();
-    let mut options = options(1);
-    options.background.workers = Workers::Threads(2);
-    options.bottom.leveled.runs_compact = 64;
-    options.bottom.leveled.runs_slow = 64;
-    options.bottom.leveled.runs_stop = 65;
-    options.bottom.leveled.write_rate_max = Some(64 << 10);
-    let db = Db::open(folder.path(), options).unwrap();
+    let db = Db::open(folder.path(), limited(options(1))).unwrap();
     // Many memtables, and fewer runs than a compaction needs.
     for n in 0..1000u32 {
         db.put(n.to_be_bytes(), [n as u8; 2000]).unwrap();
@@ -341,17 +345,33 @@ fn flushes_do_not_wait_for_the_rate() {
     assert_eq!(db.metrics().rate_limiter.wait_count, 0);
 }
 
+/// A close that writes out a buffer in memory does not keep to the rate limit.
+#[test]
+fn a_close_does_not_wait_for_the_rate() {
+    let folder = scratch().unwrap();
+    let mut options = limited(settings::small_of(Design::MioDbSsd, Medium::Dram));
+    options.pool.size_bytes = 16 << 20;
+    options.front.log_bytes_max = 32 << 20;
+    // So deep that nothing is due for a drain before the close.
+    options.buffer.levels = 16;
+    let db = Db::open(folder.path(), options).unwrap();
+    for n in 0..1000u32 {
+        db.put(n.to_be_bytes(), [n as u8; 2000]).unwrap();
+    }
+    assert!(db.metrics().files.iter().all(|level| level.file_count == 0));
+    let other = db.clone();
+    db.close().unwrap();
+    let metrics = other.metrics();
+    assert!(metrics.life.table_file_bytes > 1 << 20, "{metrics}");
+    assert_eq!(metrics.rate_limiter.wait_count, 0);
+}
+
 /// A close on another handle soon ends a compaction of a range, and nothing is lost.
 #[test]
 fn a_close_ends_the_compaction_of_a_range() {
     let folder = scratch().unwrap();
-    let mut options = options(4);
-    options.background.workers = Workers::Threads(1);
-    options.bottom.leveled.runs_compact = 64;
-    options.bottom.leveled.runs_slow = 64;
-    options.bottom.leveled.runs_stop = 65;
     // The rate is so low that the compaction takes a minute.
-    options.bottom.leveled.write_rate_max = Some(64 << 10);
+    let mut options = limited(options(4));
     let db = Db::open(folder.path(), options.clone()).unwrap();
     let value = |n: u32| {
         let mut rng = fastrand::Rng::with_seed(u64::from(n));

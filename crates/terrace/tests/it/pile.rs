@@ -3,7 +3,6 @@
 
 use terrace::{Db, Design, RepairOutcome, RepairSource, Workers};
 use terrace_media::Medium;
-use terrace_testkit::crash::{Case, Tally};
 use terrace_testkit::model::run;
 use terrace_testkit::place::scratch;
 use terrace_testkit::script::{Op, Profile};
@@ -31,15 +30,7 @@ fn random_calls_agree_with_a_map() {
 /// acknowledged is lost.
 #[test]
 fn crashes_lose_nothing() {
-    let mut sum = Tally::default();
-    for (seed, medium) in seeds::in_turns(6, &MEDIA) {
-        let (case, script) = Case::every_point(seed, medium);
-        match case.of(Design::Pile).run(&script) {
-            Ok(tally) => sum.add(&tally),
-            Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
-        }
-    }
-    println!("{sum:?}");
+    crate::buffer_only::crashes_of(Design::Pile, None);
 }
 
 /// Heaps drain by ranges of keys, and a range delete that reaches over several of them deletes the

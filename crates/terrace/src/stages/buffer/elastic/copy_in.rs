@@ -206,16 +206,7 @@ impl Job for CopyIn {
             self.finished = true;
         }
         if sealed.entries == 0 {
-            // Sealed to make way for a batch that needed its own memtable. A table without entries
-            // would have no place in the order of age (B1).
-            return Ok(Step::Done(Completion {
-                edit: Edit {
-                    changes: retired(&sealed.logs).collect(),
-                },
-                apply: sealed.forget,
-                garbage: Vec::new(),
-                entries: 0,
-            }));
+            return Ok(Step::Done(sealed.into_nothing()));
         }
         if self.copy_piece(sealed.bytes, &list)? {
             self.sealed = Some((sealed, list));

@@ -102,14 +102,7 @@ impl Job for Flush {
             (self.finished, self.synced) = (true, finish()?);
         }
         if sealed.entries == 0 {
-            return Ok(Step::Done(Completion {
-                edit: Edit {
-                    changes: retired(&sealed.logs).collect(),
-                },
-                apply: sealed.forget,
-                garbage: Vec::new(),
-                entries: 0,
-            }));
+            return Ok(Step::Done(sealed.into_nothing()));
         }
         if self.writing.is_none() {
             match self.place(&sealed) {
