@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace::{Db, Design, Durability, ErrorKind, Workers, WriteBatch};
-use terrace_media::Medium;
-use terrace_testkit::place::scratch;
+use terrace_media::{FaultFs, Medium, OsFs};
+use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::{seeds, settings};
 
 /// The parameters of the writes, drawn from a seed.
@@ -237,4 +239,57 @@ fn a_pool_filled_by_flushes_opens_again() {
             }
         }
     }
+}
+
+/// A log that was written under larger memtables is read to its end once, and then once more by all
+/// the memtables that it becomes together, however many these are.
+#[test]
+fn a_large_log_is_not_read_again_for_each_small_memtable() {
+    const PAIRS: u32 = 40_000;
+    let mut options = settings::small_of(Design::MioDbSsd, Medium::Dram);
+    options.pool.size_bytes = 128 << 20;
+    options.front.memtable_bytes = 8 << 20;
+    options.front.log_bytes_max = 256 << 20;
+    let (folder, killed) = (scratch().unwrap(), scratch().unwrap());
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    // Batches, so that memtables end inside of records.
+    for batch in 0..PAIRS / 50 {
+        let mut all = WriteBatch::new();
+        for n in batch * 50..(batch + 1) * 50 {
+            all.put(n.to_be_bytes(), n.to_le_bytes().repeat(20));
+        }
+        db.write(all, Durability::Buffered).unwrap();
+    }
+    copy(folder.path(), killed.path());
+    drop(db);
+    let logs = std::fs::read_dir(killed.path()).unwrap();
+    let logs = logs.map(|entry| entry.unwrap()).filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        name.ends_with(".log")
+    });
+    let bytes: u64 = logs.map(|log| log.metadata().unwrap().len()).sum();
+
+    options.front.memtable_bytes = 64 << 10;
+    let fs = FaultFs::new(Arc::new(OsFs));
+    let reads = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&reads);
+    fs.judge(move |call| {
+        let is_read = call.starts_with("read ") && call.ends_with(".log");
+        counter.fetch_add(u64::from(is_read), Ordering::Relaxed);
+        Ok(())
+    });
+    let mut place = Place::folder(killed.path());
+    place.fs = Some(Arc::new(fs));
+    let db = place.open(&options).unwrap();
+    let pairs = db.iter().unwrap().map(|pair| pair.unwrap());
+    let values = pairs.map(|pair| {
+        let n = u32::from_be_bytes(pair.key().try_into().unwrap());
+        assert_eq!(pair.value(), n.to_le_bytes().repeat(20));
+    });
+    assert_eq!(values.count(), PAIRS as usize);
+    // A read of 256 KiB a time, and some for each memtable.
+    let tables = u64::from(PAIRS) * 100 / options.front.memtable_bytes;
+    let most = 3 * bytes / (256 << 10) + 4 * 3 * tables;
+    let reads = reads.load(Ordering::Relaxed);
+    assert!(reads <= most, "{reads} reads of {bytes} bytes, not {most}");
 }

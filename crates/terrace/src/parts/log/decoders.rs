@@ -160,6 +160,7 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
         db: DB,
         id: ID,
         end,
+        from: None,
     };
     let end = replay_slice(bytes, log(None), &mut |view| {
         match batch(&view) {

@@ -144,9 +144,12 @@ pub(crate) struct LogOf {
     pub(crate) id: u64,
     /// The expected end of the last record, if known.
     pub(crate) end: Option<u64>,
+    /// The offset of the first record to be read; `None`: that of the log's first. An earlier
+    /// replay has handed out the records before it.
+    pub(crate) from: Option<u64>,
 }
 
-/// Calls `f` with every record of the log in `span`, oldest first.
+/// Calls `f` with every record of the log in `span` from `log.from` on, oldest first.
 ///
 /// The error names the offset of damage, or is the first one of `f`. On `Dax` the records are
 /// durable on return. On `Mapped` only the synced ones are; a caller that needs all of them durable
@@ -164,8 +167,8 @@ pub(crate) fn replay_pool<E: From<DecodeError>>(
     })
 }
 
-/// Calls `f` with every record of the log in the file at `path`, oldest first. `fault` converts an
-/// error of the file system.
+/// Calls `f` with every record of the log in the file at `path` from `log.from` on, oldest first.
+/// `fault` converts an error of the file system.
 ///
 /// A caller that promises that the records are durable syncs the file.
 pub(crate) fn replay_file<E: From<DecodeError>>(
@@ -230,7 +233,7 @@ fn replay<B: Bytes, E>(
     // The header was durable before anything named the log, so no crash has taken it.
     check_log_header(head, Some(log.db), id, base)?;
     let mut end = ReplayEnd {
-        bytes: LOG_HEADER_BYTES as u64,
+        bytes: log.from.unwrap_or(LOG_HEADER_BYTES as u64),
         ..ReplayEnd::default()
     };
     let mut damage = None;

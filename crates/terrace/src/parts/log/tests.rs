@@ -134,7 +134,12 @@ fn read_pool(extent: &Extent, id: u64) -> Replayed {
 }
 
 fn log_of(id: u64, end: Option<u64>) -> LogOf {
-    LogOf { db: DB, id, end }
+    LogOf {
+        db: DB,
+        id,
+        end,
+        from: None,
+    }
 }
 
 fn read_file(fs: &Arc<dyn FileSystem>, id: u64) -> Replayed {

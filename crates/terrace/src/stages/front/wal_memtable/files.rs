@@ -222,6 +222,7 @@ impl LogFiles {
             db: self.db,
             id,
             end: None,
+            from: None,
         };
         let fault = |e| Error::io("read the log", &path, e);
         let mut any = false;

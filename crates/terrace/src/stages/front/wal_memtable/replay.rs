@@ -7,7 +7,9 @@
 //! measured first, and its memtable is as large as its entries.
 //!
 //! In a pool that is memory a log may also become several memtables, the oldest entries first, when
-//! free space is in small pieces. The last of them has the log: tables leave the buffer oldest
+//! memtables are smaller than they were or free space is in small pieces. The first of these reads
+//! all of the log, so damage anywhere in it ends the replay before any entry is used; each later
+//! one reads on from where the one before was full. The last of them has the log: tables leave the buffer oldest
 //! first, so the log goes when all of them have left (B4). The log is synced first: records that a
 //! killed process left in the page cache could still be lost, and the first memtables may be in
 //! files by then. In a pool that outlives the process the edit of the flush retires the log, so
@@ -25,6 +27,7 @@ use super::{Tables, Waiting, WalMemtable, append_failed};
 use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
+use crate::parts::log::layout::LOG_HEADER_BYTES;
 use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::{RangeDelete, Readable};
@@ -43,10 +46,27 @@ pub(super) struct FoundLog {
     place: FoundPlace,
     /// The bytes of its place.
     pub(super) bytes: u64,
-    /// The entries that are in memtables already, the last of which is not the log's last.
-    done: u64,
-    /// The size of a memtable for the others, once they were measured.
+    /// The entries that are not in memtables yet; `None`: all of them.
+    rest: Option<Rest>,
+    /// The size of a memtable for these, once they were measured.
     exact: Option<Measured>,
+}
+
+/// The entries of a log that follow those in memtables.
+#[derive(Clone, Copy)]
+struct Rest {
+    first: Place,
+    /// The contents of the whole log.
+    log: Replayed,
+}
+
+/// The place of an entry in a log.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The offset of its record.
+    record: u64,
+    /// The number of entries before it in that record.
+    at: usize,
 }
 
 /// The sizes of memtables.
@@ -74,6 +94,7 @@ impl FoundLog {
             db: shared.manifest.db(),
             id: self.id,
             end: self.end,
+            from: None,
         };
         // The first record ends it.
         let first = &mut |_: RecordView<'_>| Err(None::<DecodeError>);
@@ -94,7 +115,7 @@ impl FoundLog {
             end,
             place,
             bytes,
-            done: 0,
+            rest: None,
             exact: None,
         }
     }
@@ -128,18 +149,37 @@ struct Ended {
     /// Its file, if it is to be synced.
     file: Option<Arc<FileLog>>,
     replayed: Replayed,
-    /// The number of entries of the log that are in memtables now, and the number of the last of
-    /// them.
-    taken: u64,
+    /// The number of the last entry in the memtable.
     seq_last: SeqNo,
     /// Range deletes among the entries.
     ranges: Vec<RangeDelete>,
     /// `None`: nothing has to be sealed.
     memtable: Option<Memtable>,
-    /// Whether all remaining entries are in it.
-    fits: bool,
+    /// The entries that the memtable has no space for.
+    left: Option<Left>,
     /// Whether it has been sealed.
     sealed: bool,
+}
+
+/// The entries of a log that a memtable had no space for.
+#[derive(Clone, Copy)]
+struct Left {
+    first: Place,
+    /// The bytes of the first of them, and of all that are in the memtable.
+    first_bytes: u64,
+    taken_bytes: u64,
+}
+
+/// The reason why a log is not read to its end.
+enum Halt {
+    Enough,
+    Failed(Error),
+}
+
+impl From<DecodeError> for Halt {
+    fn from(e: DecodeError) -> Halt {
+        Halt::Failed(e.into())
+    }
 }
 
 /// The state of the front that one replay uses, on any thread.
@@ -162,9 +202,9 @@ impl Replayer {
         };
         let in_place = !self.shared.pool_outlives();
         // The log's id names no table until the first of its memtables does.
-        let id = match log.done {
-            0 => log.id,
-            _ => self.shared.next_id(),
+        let id = match log.rest {
+            None => log.id,
+            Some(_) => self.shared.next_id(),
         };
         let mut memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place)?;
         memtable.logs.push(log.id);
@@ -174,10 +214,10 @@ impl Replayer {
     /// Reads a log into a memtable. `read` gets the number of bytes of each read.
     fn replay(self, log: FoundLog, memtable: Memtable, read: &dyn Fn(u64)) -> Result<Ended> {
         let mut memtable = memtable;
-        let mut fits = true;
+        let mut left: Option<Left> = None;
         let mut ranges = Vec::new();
         let mut expiring = false;
-        let (mut at, mut taken, mut seq_last) = (0, log.done, 0);
+        let (mut taken_bytes, mut seq_last) = (0, None);
         let file = match log.place {
             FoundPlace::File if log.end.is_none() && !self.shared.options.read_only => {
                 let path = self.log_files.path(log.id);
@@ -186,17 +226,24 @@ impl Replayer {
             }
             FoundPlace::File | FoundPlace::Pool(_) => None,
         };
-        let replayed = self.read_log(&log, read, &mut |entry, seq| {
+        let replayed = self.read_log(&log, read, &mut |entry, seq, place| {
             expiring |= entry.kind == EntryKind::PutExpiring as u8;
-            at += 1;
-            if at > log.done && fits {
-                fits = memtable.replay(&entry, seq, &mut ranges)?;
-                if fits {
-                    (taken, seq_last) = (at, seq);
-                }
+            if left.is_some() {
+                return Ok(log.rest.is_none());
             }
-            Ok(())
+            let bytes = Memtable::entry_bytes(&entry, seq) as u64;
+            if memtable.replay(&entry, seq, &mut ranges)? {
+                (taken_bytes, seq_last) = (taken_bytes + bytes, Some(seq));
+            } else {
+                left = Some(Left {
+                    first: place,
+                    first_bytes: bytes,
+                    taken_bytes,
+                });
+            }
+            Ok(true)
         })?;
+        let replayed = log.rest.map_or(replayed, |rest| rest.log);
         if expiring {
             self.shared.time.begin();
         }
@@ -212,17 +259,16 @@ impl Replayer {
         if let Some(file) = &file {
             file.ends_at(replayed.bytes);
         }
-        let in_parts = memtable.is_in_place() && taken > log.done;
+        let is_used = left.is_none() || memtable.is_in_place() && seq_last.is_some();
         Ok(Ended {
             replayer: self,
             log,
             file: file.map(Arc::new),
             replayed,
-            taken,
-            seq_last,
+            seq_last: seq_last.unwrap_or(0),
             ranges,
-            memtable: (fits || in_parts).then_some(memtable),
-            fits,
+            memtable: is_used.then_some(memtable),
+            left,
             sealed: false,
         })
     }
@@ -231,43 +277,55 @@ impl Replayer {
     fn measure(&self, log: &FoundLog) -> Result<Measured> {
         let mut measured = Measured {
             all: TABLE_NODES_AT as u64,
-            first: TABLE_NODES_AT as u64,
+            first: 0,
         };
-        let mut at = 0;
-        self.read_log(log, &|_| {}, &mut |entry, seq| {
-            at += 1;
-            if at > log.done {
-                measured.all += Memtable::entry_bytes(&entry, seq) as u64;
-            }
-            if at == log.done + 1 {
+        self.read_log(log, &|_| {}, &mut |entry, seq, _| {
+            measured.all += Memtable::entry_bytes(&entry, seq) as u64;
+            if measured.first == 0 {
                 measured.first = measured.all;
             }
-            Ok(())
+            Ok(true)
         })?;
         Ok(measured)
     }
 
-    /// Passes every entry of a log to `entry`; returns the counts of its contents.
+    /// Passes the entries of a log that are not in memtables yet to `entry`, until it returns false;
+    /// returns the counts of the records that were read to their end. `read` gets the bytes of each
+    /// record that is read for the first time.
     fn read_log(
         &self,
         log: &FoundLog,
         read: &dyn Fn(u64),
-        entry: &mut dyn FnMut(LogEntry<'_>, SeqNo) -> Result<()>,
+        entry: &mut dyn FnMut(LogEntry<'_>, SeqNo, Place) -> Result<bool>,
     ) -> Result<Replayed> {
+        let from = log.rest.map(|rest| rest.first);
         let mut replayed = Replayed::default();
-        let mut record = |record: RecordView<'_>| -> Result<()> {
-            for (seq, found) in (record.first_seq..).zip(record.entries()) {
-                entry(found?, seq)?;
+        let mut at = from.map_or(LOG_HEADER_BYTES as u64, |from| from.record);
+        let mut record = |record: RecordView<'_>| -> Result<(), Halt> {
+            let skipped = from.filter(|from| from.record == at).map_or(0, |it| it.at);
+            let entries = (record.first_seq..).zip(record.entries()).enumerate();
+            for (number, (seq, found)) in entries.skip(skipped) {
+                let place = Place {
+                    record: at,
+                    at: number,
+                };
+                if !entry(found?, seq, place).map_err(Halt::Failed)? {
+                    return Err(Halt::Enough);
+                }
             }
+            at += record.bytes();
             replayed.records += 1;
             replayed.entries += u64::from(record.entry_count);
-            read(record.bytes());
+            if from.is_none() {
+                read(record.bytes());
+            }
             Ok(())
         };
         let found = LogOf {
             db: self.shared.manifest.db(),
             id: log.id,
             end: log.end,
+            from: from.map(|from| from.record),
         };
         let end = match &log.place {
             FoundPlace::Pool(extent) => {
@@ -276,12 +334,15 @@ impl Replayer {
             }
             FoundPlace::File => {
                 let path = self.log_files.path(log.id);
-                let fault = |e| Error::io("read the log", &path, e);
+                let fault = |e| Halt::Failed(Error::io("read the log", &path, e));
                 replay_file(self.log_files.fs(), &path, found, &fault, &mut record)
             }
         };
-        let end = end.map_err(|e| self.name_log(e, log))?;
-        replayed.bytes = end.bytes;
+        match end {
+            Ok(end) => replayed.bytes = end.bytes,
+            Err(Halt::Enough) => {}
+            Err(Halt::Failed(e)) => return Err(self.name_log(e, log)),
+        }
         Ok(replayed)
     }
 
@@ -371,12 +432,19 @@ impl ReplayedLog for Ended {
                 .leave_unsynced(log.id, file, None)
                 .map_err(|e| append_failed(shared, e))?;
         }
-        if !self.fits {
+        if let Some(left) = self.left {
             // PERSIST: the log before a table that has some of its entries. Reversed, a power loss
             // could leave that table without the rest of the log, and with it a part of a batch.
             failpoint!(PartUnsynced skips log_files.sync_left().map_err(|e| append_failed(shared, e))?);
             memtable.logs.clear();
-            (log.done, log.exact) = (self.taken, None);
+            log.rest = Some(Rest {
+                first: left.first,
+                log: self.replayed,
+            });
+            log.exact = log.exact.map(|exact| Measured {
+                all: exact.all.saturating_sub(left.taken_bytes),
+                first: TABLE_NODES_AT as u64 + left.first_bytes,
+            });
         }
         let ranges = std::mem::take(&mut self.ranges);
         shared.ranges.add(ranges, &Readable::later(), true);
@@ -387,9 +455,9 @@ impl ReplayedLog for Ended {
         };
         tables.0.lock().sealed.push(sealed);
         self.sealed = true;
-        Ok(match self.fits {
-            true => ReplaySealed::All(self.replayed),
-            false => ReplaySealed::Unfinished(self),
+        Ok(match self.left {
+            None => ReplaySealed::All(self.replayed),
+            Some(_) => ReplaySealed::Unfinished(self),
         })
     }
 
