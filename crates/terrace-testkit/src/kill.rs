@@ -54,6 +54,7 @@ impl Orders {
             3 => Workers::Auto,
             _ => Workers::Threads(1 + usize::from(variation % 2)),
         };
+        options.background.merge_threads = usize::from(variation % 3 == 2) * 2;
         options
     }
 

@@ -246,7 +246,7 @@ impl Run {
             options.pool.size_bytes = 32 << 20;
             options.front.memtable_bytes = 64 << 10;
         }
-        options.background.workers = settings::workers(self.seed);
+        options.background = settings::background(self.seed);
         options
     }
 

@@ -65,7 +65,7 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     // With the first choice, a second run blocks drains, and writers wait for compactions.
     let runs = [(1, 1, 2), (2, 4, 8), (4, 12, 36)][rng.usize(..3)];
     (leveled.runs_compact, leveled.runs_slow, leveled.runs_stop) = runs;
-    options.background.workers = settings::workers(seed);
+    options.background = settings::background(seed);
     options
 }
 

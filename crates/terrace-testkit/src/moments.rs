@@ -362,7 +362,7 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
     let design = Design::ALL[rng.usize(..Design::ALL.len())];
     let mut options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
     if rng.bool() {
-        options.background.workers = settings::workers(seed);
+        options.background = settings::background(seed);
     }
     if rng.u8(..32) == 0 {
         options = settings::default_of(design, medium);

@@ -1,6 +1,6 @@
 //! Options for tests: small stores, and variations of them that are unfavorable in one way each.
 
-use terrace::{Compression, Design, MediumChoice, Options, Workers};
+use terrace::{BackgroundOptions, Compression, Design, MediumChoice, Options, Workers};
 use terrace_media::Medium;
 
 /// Returns the options of a small store on `medium`, with background steps run manually.
@@ -136,6 +136,16 @@ pub fn workers(seed: u64) -> Workers {
     }
 }
 
+/// Returns the background work in the case of a seed: who runs jobs, and in some cases threads that
+/// only merge.
+pub fn background(seed: u64) -> BackgroundOptions {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x006d_6572_6765);
+    BackgroundOptions {
+        workers: workers(seed),
+        merge_threads: [0, 0, 0, 1, 2, 8][rng.usize(..6)],
+    }
+}
+
 /// Returns whether the case of a seed uses default options. One in eight does.
 pub fn is_by_default(seed: u64) -> bool {
     fastrand::Rng::with_seed(seed ^ 0x0064_6566_6175_6c74).u8(..8) == 0
@@ -161,6 +171,6 @@ pub fn drawn(design: Design, medium: Medium, seed: u64) -> Options {
         return default_of(design, medium);
     }
     let mut options = varied(&small_of(design, medium), (seed / 2) as u8);
-    options.background.workers = workers(seed);
+    options.background = background(seed);
     options
 }

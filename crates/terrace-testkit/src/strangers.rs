@@ -30,7 +30,7 @@ pub fn once(seed: u64, medium: Medium) -> Outcome {
     let design = Design::ALL[rng.usize(..Design::ALL.len())];
     let mut options = settings::small_of(design, medium);
     if rng.bool() {
-        options.background.workers = settings::workers(seed);
+        options.background = settings::background(seed);
     }
     let told = |e: String| format!("{design}: {e}");
     match seed % 4 {

@@ -148,6 +148,13 @@ pub(crate) struct BenchArgs {
     /// Sync every write; the same as --durability sync.
     #[arg(long, conflicts_with = "durability")]
     pub(crate) sync: bool,
+    /// Levels of the elastic buffer, 1 to 32 [default: 8].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) levels: Option<u32>,
+    /// Threads that only merge tables of the elastic buffer, at most one a level; 0: merges share
+    /// the other threads [default: 0].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) merge_threads: Option<usize>,
     /// The database's directory; it is kept [default: a temporary one].
     #[arg(long, value_name = "PATH")]
     pub(crate) db: Option<PathBuf>,

@@ -58,7 +58,7 @@ pub(super) fn once(rng: &mut fastrand::Rng, seed: u64) -> Outcome {
     options.front.log_bytes_max = [256 << 10, 1 << 20][rng.usize(..2)];
     options.bottom.leveled.table_bytes = 64 << 10;
     options.bottom.leveled.level1_bytes = 128 << 10;
-    options.background.workers = settings::workers(seed);
+    options.background = settings::background(seed);
     let case = format!("{design}, {room} bytes, {:?}", options.background.workers);
     let said = cycles(rng, &place, (&fs, room), &options);
     said.map_err(|e| format!("{case}: {e}"))

@@ -133,6 +133,14 @@ pub(super) fn choose(lane: Lane, now: &Now) -> (Vec<Look>, bool) {
         }
         return (looks, now.merged_first);
     }
+    if lane == Lane::Merges {
+        looks.push(Look::Begun(JobKind::Merge));
+        // Drains need the memory more if writers have almost stopped.
+        if now.has_memory && (urgency != Urgency::Space || now.pressing < MERGES_BELOW) {
+            looks.push(Look::New(JobKind::Merge, urgency));
+        }
+        return (looks, now.merged_first);
+    }
     // While space is short, merges come first every second time, because a buffer of many small
     // tables is slow to read and to drain; but not if writers have almost stopped.
     let merges_first = match urgency {
@@ -153,6 +161,9 @@ pub(super) fn choose(lane: Lane, now: &Now) -> (Vec<Look>, bool) {
     looks.extend(new_jobs(urgency).map(|kind| Look::New(kind, urgency)));
     if !now.has_memory {
         looks.retain(|look| !matches!(look, Look::New(..)));
+    }
+    if lane == Lane::Drains {
+        looks.retain(|look| !matches!(look, Look::New(JobKind::Merge, _)));
     }
     (looks, merges_first)
 }

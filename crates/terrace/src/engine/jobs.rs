@@ -200,7 +200,8 @@ impl Engine {
                         let waits = Waits::RateLimiter(until);
                         break Ok(Some(Parked { waits, ..next }));
                     }
-                    if lane == Lane::Rest && self.should_give_way(next.job.kind()) {
+                    let turns = matches!(lane, Lane::Rest | Lane::Drains);
+                    if turns && self.should_give_way(next.job.kind()) {
                         break Ok(Some(next));
                     }
                     if lane == Lane::Flushes

@@ -1,8 +1,8 @@
 //! Workers: the threads that run jobs, and the kinds of jobs of each.
 //!
 //! One thread flushes and makes spare memtables and nothing else, so that a merge never keeps a
-//! writer from a free memtable. The others merge, drain and reclaim. If a buffer drains to files,
-//! one of several only compacts, and takes the cores that the rest leave: writers wait for drains,
+//! writer from a free memtable. The others merge, drain and reclaim. If the options ask for threads
+//! that only merge, the others leave merges to those. If a buffer drains to files, one of several only compacts, and takes the cores that the rest leave: writers wait for drains,
 //! which free space in the buffer, long before they wait for compactions, and a drain spends much
 //! of its time waiting for the device.
 
@@ -28,7 +28,12 @@ const COMPACTION_NICENESS: i32 = 19;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     Flushes,
+    /// All others.
     Rest,
+    /// Those of the rest that merge tables of the buffer.
+    Merges,
+    /// Those of the rest that do not.
+    Drains,
     /// Those of the rest that only reorder a bottom in files.
     Compactions,
 }
@@ -53,7 +58,7 @@ impl Lane {
     fn yield_to_writers(self) {
         let niceness = match self {
             Lane::Flushes => return,
-            Lane::Rest => MERGE_NICENESS,
+            Lane::Rest | Lane::Merges | Lane::Drains => MERGE_NICENESS,
             Lane::Compactions => COMPACTION_NICENESS,
         };
         // A refusal by the system affects only speed.
@@ -64,21 +69,26 @@ impl Lane {
 /// The workers of one database.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadPool {
-    /// The number of threads that do not flush; `None` without threads.
+    /// The number of threads that neither flush nor only merge; `None` without threads.
     others: Option<usize>,
+    /// The number of threads that only merge.
+    merging: usize,
     /// Whether one of them only compacts.
     compacts_apart: bool,
 }
 
 impl ThreadPool {
     pub(super) fn new(options: &Options, stages: &Stages) -> ThreadPool {
-        let drains_to_files = stages.buffer.is_some() && stages.bottom.is_outside_pool();
-        ThreadPool::of(options.worker_count(), drains_to_files)
+        let has_buffer = stages.buffer.is_some();
+        let merging = usize::from(has_buffer) * options.merge_thread_count();
+        let drains_to_files = has_buffer && stages.bottom.is_outside_pool();
+        ThreadPool::of(options.worker_count(), merging, drains_to_files)
     }
 
-    fn of(others: Option<usize>, drains_to_files: bool) -> ThreadPool {
+    fn of(others: Option<usize>, merging: usize, drains_to_files: bool) -> ThreadPool {
         ThreadPool {
             others,
+            merging,
             compacts_apart: drains_to_files && others.is_some_and(|others| others > 1),
         }
     }
@@ -88,9 +98,14 @@ impl ThreadPool {
             .others
             .map(|all| all - usize::from(self.compacts_apart));
         let flushes = rest.map(|_| Lane::Flushes);
+        let rest_lane = match self.merging {
+            0 => Lane::Rest,
+            _ => Lane::Drains,
+        };
         flushes
             .into_iter()
-            .chain(std::iter::repeat_n(Lane::Rest, rest.unwrap_or(0)))
+            .chain(std::iter::repeat_n(rest_lane, rest.unwrap_or(0)))
+            .chain(std::iter::repeat_n(Lane::Merges, self.merging))
             .chain(self.compacts_apart.then_some(Lane::Compactions))
     }
 }
@@ -190,17 +205,20 @@ mod tests {
     /// only compact.
     #[test]
     fn drains_always_have_a_thread() {
-        let all = |others, to_files| {
-            ThreadPool::of(Some(others), to_files)
+        let all = |others, merging, to_files| {
+            ThreadPool::of(Some(others), merging, to_files)
                 .lanes()
                 .collect::<Vec<_>>()
         };
-        use Lane::{Compactions, Flushes, Rest};
-        assert_eq!(all(1, false), [Flushes, Rest]);
-        assert_eq!(all(1, true), [Flushes, Rest]);
-        assert_eq!(all(2, false), [Flushes, Rest, Rest]);
-        assert_eq!(all(2, true), [Flushes, Rest, Compactions]);
-        assert_eq!(all(3, true), [Flushes, Rest, Rest, Compactions]);
-        assert_eq!(ThreadPool::of(None, true).lanes().count(), 0, "no threads");
+        use Lane::{Compactions, Drains, Flushes, Merges, Rest};
+        assert_eq!(all(1, 0, false), [Flushes, Rest]);
+        assert_eq!(all(1, 0, true), [Flushes, Rest]);
+        assert_eq!(all(2, 0, false), [Flushes, Rest, Rest]);
+        assert_eq!(all(2, 0, true), [Flushes, Rest, Compactions]);
+        assert_eq!(all(3, 0, true), [Flushes, Rest, Rest, Compactions]);
+        assert_eq!(all(1, 2, false), [Flushes, Drains, Merges, Merges]);
+        assert_eq!(all(2, 1, true), [Flushes, Drains, Merges, Compactions]);
+        let none = ThreadPool::of(None, 0, true);
+        assert_eq!(none.lanes().count(), 0, "no threads");
     }
 }

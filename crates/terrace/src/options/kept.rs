@@ -239,7 +239,11 @@ mod tests {
             front,
             buffer,
             bottom,
-            background: BackgroundOptions { workers: _ },
+            background:
+                BackgroundOptions {
+                    workers: _,
+                    merge_threads: _,
+                },
         } = unusual();
         let FrontOptions {
             memtable_bytes,

@@ -29,7 +29,7 @@ fn device_fills(seed: u64) {
     let mut options = settings::small_of(design, medium);
     options.pool.size_bytes = 64 << 20;
     options.front.memtable_bytes = [64 * KIB, 160 * KIB][seed as usize / 4 % 2];
-    options.background.workers = settings::workers(seed);
+    options.background = settings::background(seed);
     let room = rng.u64(5000 * KIB..7000 * KIB);
     let case = format!("seed {seed}, {design} on {medium}, {room} bytes");
     let faults = PoolFaults::new();

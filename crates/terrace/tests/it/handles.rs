@@ -112,7 +112,7 @@ fn a_close_during_writes_leaves_an_intact_database() {
         options.pool.size_bytes = 64 << 20;
         options.front.memtable_bytes = 64 << 10;
         for round in 0..ROUNDS {
-            options.background.workers = settings::workers(round);
+            options.background = settings::background(round);
             let folder = scratch().unwrap();
             let db = Db::open(folder.path(), options.clone()).unwrap();
             let writer = |writer: u64| {

@@ -75,7 +75,7 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         ));
     }
     let kind = args.store.unwrap_or_default();
-    check_options_of(kind, store)?;
+    check_options_of(kind, args, store)?;
     let stored = match &args.db {
         Some(db) if args.use_existing_db && kind == StoreKind::Terrace => Options::load(db)?,
         _ => None,
@@ -87,6 +87,9 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         options
     });
     apply(store, &mut options);
+    options.buffer.levels = args.levels.unwrap_or(options.buffer.levels);
+    let merge_threads = &mut options.background.merge_threads;
+    *merge_threads = args.merge_threads.unwrap_or(*merge_threads);
     if args.sync {
         options.durability = Durability::Sync;
     }
@@ -185,7 +188,7 @@ fn number_of<T: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Opt
 }
 
 /// Refuses options that a peer cannot follow: it has no design and no pool.
-fn check_options_of(kind: StoreKind, store: &StoreArgs) -> Result<(), CliError> {
+fn check_options_of(kind: StoreKind, args: &BenchArgs, store: &StoreArgs) -> Result<(), CliError> {
     if kind == StoreKind::Terrace {
         return Ok(());
     }
@@ -196,6 +199,8 @@ fn check_options_of(kind: StoreKind, store: &StoreArgs) -> Result<(), CliError> 
         ("--medium", store.medium.is_some()),
         ("--prefault", store.prefault.is_some()),
         ("--emulate", store.emulate.is_some()),
+        ("--levels", args.levels.is_some()),
+        ("--merge-threads", args.merge_threads.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((name, _)) => Err(CliError::Usage(format!(

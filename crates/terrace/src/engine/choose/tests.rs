@@ -163,6 +163,35 @@ fn one_thread_only_compacts() {
     }
 }
 
+/// Threads that only merge look for nothing else, and not for another merge once writers are nearly
+/// stopped; the others then begin none.
+#[test]
+fn some_threads_only_merge() {
+    let short = |pressing, has_memory| Now {
+        urgency: Urgency::Space,
+        pressing,
+        has_memory,
+        ..QUIET
+    };
+    let merges = |now| choose(Lane::Merges, &now).0;
+    let space = Urgency::Space;
+    assert_eq!(
+        merges(QUIET),
+        [Ranges, Begun(Merge), New(Merge, Urgency::None)]
+    );
+    assert_eq!(
+        merges(short(0.3, true)),
+        [Ranges, Begun(Merge), New(Merge, space)]
+    );
+    assert_eq!(merges(short(0.8, true)), [Ranges, Begun(Merge)]);
+    assert_eq!(merges(short(0.3, false)), [Ranges, Begun(Merge)]);
+    let (looks, _) = choose(Lane::Drains, &short(0.3, true));
+    assert_eq!(
+        looks,
+        [Ranges, AnyBegun, New(Drain, space), New(Reclaim, space)]
+    );
+}
+
 /// The work that is nearer to slowing writers comes first; without need neither does.
 #[test]
 fn what_presses_more_comes_first() {

@@ -228,7 +228,7 @@ impl JobLimits {
         // In addition to the other jobs: one flush, one ingest.
         let beside = 2 * writer;
         // Without threads jobs take turns.
-        let workers = options.worker_count().unwrap_or(2);
+        let workers = options.worker_count().unwrap_or(2) + options.merge_thread_count();
         let inputs = |runs: u64| match files {
             true => (runs + 1) * (block + CURSOR_INDEX_BYTES + ahead) + 2 * block,
             false => 0,
