@@ -7,7 +7,7 @@ use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::none::NoBottom;
-use crate::stages::buffer::elastic;
+use crate::stages::buffer::elastic::{self, Growth};
 use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
@@ -23,7 +23,12 @@ fn open(
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Stages, Opened)> {
-    buffered::open(shared, folder, links_lost, progress, |_, _| {
-        Ok(Box::new(NoBottom))
-    })
+    buffered::open(
+        shared,
+        folder,
+        Growth::Fixed,
+        links_lost,
+        progress,
+        |_, _| Ok(Box::new(NoBottom)),
+    )
 }

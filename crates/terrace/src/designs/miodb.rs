@@ -10,7 +10,7 @@ use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::repository;
-use crate::stages::buffer::elastic;
+use crate::stages::buffer::elastic::{self, Growth};
 use crate::stages::{Folder, Shared};
 
 /// An empty repository is created first; the other stages need no initial bytes on media.
@@ -26,10 +26,22 @@ fn open(
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Stages, Opened)> {
-    buffered::open(shared, folder, links_lost, progress, |_, progress| {
-        let bottom = repository::recover::recover(shared, links_lost, &mut |done, total| {
-            progress("rebuilding the repository", done, total);
-        })?;
-        Ok(Box::new(bottom))
-    })
+    let growth = match shared.pool_outlives() {
+        true => Growth::WithFreeSpace,
+        // The logs of a table are needed until all of it has drained.
+        false => Growth::Fixed,
+    };
+    buffered::open(
+        shared,
+        folder,
+        growth,
+        links_lost,
+        progress,
+        |_, progress| {
+            let bottom = repository::recover::recover(shared, links_lost, &mut |done, total| {
+                progress("rebuilding the repository", done, total);
+            })?;
+            Ok(Box::new(bottom))
+        },
+    )
 }

@@ -11,7 +11,7 @@ use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
-use crate::stages::buffer::elastic;
+use crate::stages::buffer::elastic::{self, Growth};
 use crate::stages::front::wal_memtable;
 use crate::stages::{Folder, Shared};
 
@@ -28,7 +28,9 @@ fn open(
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Stages, Opened)> {
-    buffered::open(shared, folder, links_lost, progress, |folder, _| {
+    // A drain frees its tables when all of it is in files: the pool is to hold several.
+    let growth = Growth::Fixed;
+    buffered::open(shared, folder, growth, links_lost, progress, |folder, _| {
         let front = wal_memtable::shape(shared);
         Ok(Box::new(leveled::recover::recover(shared, folder, front)?))
     })

@@ -100,6 +100,12 @@ impl Stages {
         spares.map_or_else(SpareBytes::default, |spares| spares.bytes(batch))
     }
 
+    /// Returns the bytes of the largest table of the buffer.
+    fn table_bytes_largest(&self) -> u64 {
+        let buffer = self.buffer.as_ref();
+        buffer.map_or(0, |buffer| buffer.table_bytes_largest())
+    }
+
     /// Returns the bytes of memtables that are not in table files yet, if flushes write table
     /// files.
     fn unflushed_bytes(&self, shared: &Shared) -> u64 {
@@ -298,6 +304,7 @@ impl Engine {
             log_bytes: logs,
             unflushed_bytes: unflushed,
             spare: self.largest_needed(),
+            table_bytes: self.stages.table_bytes_largest(),
         };
         self.throttle.headroom(&self.shared, backlogs, busy)
     }

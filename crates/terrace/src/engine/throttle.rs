@@ -1,7 +1,7 @@
 //! The throttle: how free space limits writers and background work.
 //!
 //! A reserve is kept free so that drains can always make progress: the copies of the largest table
-//! that may have to move, memtables to be flushed, and extents for the repository to move into. As
+//! that may have to move (more of them while the buffer has a larger one), memtables to be flushed, and extents for the repository to move into. As
 //! free space comes near the reserve, data is moved down early; nearer still, writers are slowed;
 //! puts that would use it wait while work in progress can free space, and get `Full` if none can.
 //! Deletes may use the reserve, because they free space. Space also counts as short while it is in
@@ -25,6 +25,9 @@ use super::write_controller::WriteController;
 /// The state of the throttle.
 pub(crate) struct Throttle {
     pool: Limits,
+    /// The bytes of a table whose copies have space in the pool's reserve; `None` if tables leave
+    /// the pool.
+    table_bytes: Option<u64>,
     /// The cap of log files, if drains free them.
     logs: Option<Limits>,
     /// The log bytes of a memtable of the usual size.
@@ -46,6 +49,8 @@ pub(crate) struct Backlogs {
     pub(crate) unflushed_bytes: u64,
     /// The bytes of the largest memtable that a writer needs.
     pub(crate) spare: SpareBytes,
+    /// The bytes of the largest table that may have to drain.
+    pub(crate) table_bytes: u64,
 }
 
 /// Thresholds of free bytes.
@@ -104,11 +109,21 @@ impl Limits {
         usage.fits([first + self.beside, second])
     }
 
-    /// Returns the limits of the pool on a full device, where no more can be kept free than it has
-    /// grown ahead.
-    fn within(self, usage: PoolUsage) -> Limits {
-        if !usage.is_device_full() {
+    /// Returns the limits of the pool with `more` bytes in the reserve. On a full device no more can
+    /// be kept free than the pool has grown ahead.
+    fn within(self, usage: PoolUsage, more: u64) -> Limits {
+        if !usage.is_device_full() && more == 0 {
             return self;
+        }
+        if !usage.is_device_full() {
+            // Not in one piece: the entries that move are no larger.
+            let reserve = self.reserve + more;
+            return Limits {
+                reserve,
+                short: 2 * reserve,
+                slow: (reserve + reserve / 2, reserve),
+                ..self
+            };
         }
         let reserve = self.reserve.min(usage.kept_ahead());
         Limits {
@@ -248,6 +263,7 @@ impl Throttle {
         });
         Throttle {
             memtables: memtable_limits(front.sealed_count_max, front.memtable_bytes),
+            table_bytes: (!leaves_pool(stages)).then(|| shared.options.table_bytes_max()),
             pool: pool_limits(shared, stages, spare),
             logs,
             log_bytes: spare.log_file,
@@ -268,7 +284,9 @@ impl Throttle {
         // writers are a little too fast for a moment, but not stopped.
         let pending_free = shared.pending_frees.bytes();
         let usage = shared.pool.usage();
-        let limits = self.pool.within(usage);
+        let known = self.table_bytes.unwrap_or(u64::MAX);
+        let more = backlogs.table_bytes.saturating_sub(known);
+        let limits = self.pool.within(usage, more);
         let free = usage.limit.saturating_sub(usage.allocated);
         let fits = limits.fits(usage, backlogs.spare.extents);
         let headroom = Headroom {
@@ -316,10 +334,15 @@ fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
     }
 }
 
+/// Returns whether drains leave the pool.
+fn leaves_pool(stages: &Stages) -> bool {
+    stages.buffer.is_some() && stages.bottom.is_outside_pool()
+}
+
 fn pool_limits(shared: &Shared, stages: &Stages, spare: SpareBytes) -> Limits {
     let options = &shared.options;
     let cap = options.pool.size_bytes;
-    if stages.buffer.is_some() && stages.bottom.is_outside_pool() {
+    if leaves_pool(stages) {
         // Drains need no space in the pool, only flushes do.
         let memtable = spare.pool().max(stages.front.shape().memtable_bytes);
         let reserve = memtable.min(cap / 4);
@@ -415,6 +438,32 @@ mod tests {
             (begun - ended).abs() < 0.01,
             "a running drain changes nothing: {ended}"
         );
+    }
+
+    /// While the buffer has a table that is larger than usual, the reserve has space for its copies,
+    /// and data is moved down and writers are slowed before only that is left.
+    #[test]
+    fn a_larger_table_has_a_larger_reserve() {
+        let usage = |limit: u64| PoolUsage {
+            cap: 512 * MIB,
+            limit,
+            committed: limit,
+            allocated: 0,
+            free: limit,
+            largest_free: limit,
+            second_free: 0,
+            granule: 1,
+        };
+        for usual in limits() {
+            let same = usual.within(usage(512 * MIB), 0);
+            assert_eq!((same.reserve, same.short), (usual.reserve, usual.short));
+            let larger = usual.within(usage(512 * MIB), 100 * MIB);
+            assert_eq!(larger.reserve, usual.reserve + 100 * MIB, "{usual:?}");
+            assert!(larger.short >= larger.reserve + 100 * MIB, "{usual:?}");
+            let (from, to) = larger.slow;
+            assert!(larger.reserve <= to && to < from && from <= larger.short);
+            assert_eq!((larger.piece, larger.beside), (usual.piece, usual.beside));
+        }
     }
 
     /// The highest pressure counts, and logs are admitted while there is room.

@@ -163,9 +163,10 @@ pub struct BufferOptions {
     /// Filter bits for each key of a table.
     /// Default: 16 (MioDB, section 5). Range: 0 (no filter) to 64. Changes: on reopen.
     pub filter_bits_per_key: u32,
-    /// The maximum result of a merge, in bytes. Tables whose merge would be larger drain instead.
+    /// The maximum result of a merge, in bytes. Tables whose merge would be larger move down instead.
     /// Bounds the space that one drain needs.
-    /// Default: `None`, an eighth of the pool. Changes: on reopen.
+    /// Default: `None`, an eighth of the pool; in `MioDb` with a pool also a third of its free
+    /// space, up to the paper's sizes, which double with each level. Changes: on reopen.
     pub table_bytes_max: Option<u64>,
 }
 

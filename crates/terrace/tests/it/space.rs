@@ -544,3 +544,52 @@ fn overwriting_in_table_files_stays_within_the_bound() {
         }
     }
 }
+
+/// While most of the pool is free, tables double with each level, past an eighth of the pool; yet a
+/// pool of such tables takes as many entries before it is full as one of small tables, since the
+/// space for their drains is kept free in time.
+#[test]
+fn tables_grow_while_the_pool_has_room() {
+    let fills = |limit: Option<u64>, workers| {
+        let folder = scratch().unwrap();
+        let mut options = settings::small(Medium::Dax);
+        options.pool.size_bytes = 12 << 20;
+        options.front.memtable_bytes = 32 << 10;
+        options.buffer.levels = 8;
+        options.buffer.table_bytes_max = limit;
+        options.background.workers = workers;
+        let eighth = options.pool.size_bytes / 8;
+        let db = Db::open(folder.path(), options).unwrap();
+        // Seventy memtables: with merges of all sizes, a table of 2 MiB.
+        for n in 0..2200u32 {
+            // Other keys than those of `fill`, so that all of it has to be copied.
+            db.put(format!("k{n}"), vec![n as u8; 1000]).unwrap();
+            if n % 31 == 0 {
+                db.wait_idle().unwrap();
+            }
+        }
+        db.wait_idle().unwrap();
+        let levels = db.metrics().levels;
+        let mean = levels.iter().map(|level| level.bytes / level.table_count);
+        let largest = mean.max().unwrap();
+        if limit.is_none() {
+            assert!(largest > eighth + eighth / 8, "{workers:?}: {levels:?}");
+        } else {
+            assert!(largest <= eighth + eighth / 8, "{workers:?}: {levels:?}");
+        }
+        let count = fill(&db);
+        for n in 0..count {
+            assert_eq!(db.get(n.to_be_bytes()).unwrap(), Some(vec![n as u8; 1000]));
+        }
+        let verified = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(verified.problems, Vec::<String>::new());
+        count
+    };
+    for workers in [Workers::Manual, Workers::Threads(2)] {
+        let (large, small) = (fills(None, workers), fills(Some(1536 << 10), workers));
+        assert!(
+            large >= small / 10 * 9,
+            "{workers:?}: {large} entries, {small} in tables of an eighth"
+        );
+    }
+}

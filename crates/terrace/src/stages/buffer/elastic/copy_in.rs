@@ -168,6 +168,7 @@ impl CopyIn {
             busy: false,
             named_filter: filter.clone(),
             merging_into: None,
+            grows_to: 0,
         };
         let nodes = SkipList::new(region.clone(), head);
         let table = Arc::new(Table::new(

@@ -412,7 +412,7 @@ impl Merge {
                     // head.
                     inner.extents.extend(newer_body.extents.iter().cloned());
                     inner.entries = entries;
-                    inner.bytes = bytes;
+                    (inner.bytes, inner.grows_to) = (bytes, 0);
                     inner.seq_first = inner.seq_first.min(newer_body.seq_first);
                     inner.seq_last = newer_body.seq_last;
                     inner.logs.append(&mut newer_body.logs);

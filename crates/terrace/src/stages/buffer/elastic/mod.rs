@@ -19,7 +19,8 @@
 //!       share a log.
 //!
 //! Two tables whose merge would make one larger than `table_bytes_max` are not merged: the older
-//! moves down instead, so that the space that one drain needs stays bounded.
+//! moves down instead, so that the space that one drain needs stays bounded. If drains stay in the
+//! pool and most of it is free, tables grow on to the paper's sizes ([`Growth::WithFreeSpace`]).
 //!
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
@@ -32,6 +33,7 @@ mod salvage;
 mod table;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -68,41 +70,81 @@ const DRAINED_MAX: usize = 16;
 /// slow drains when there is most to drain.
 const ASKED_MAX: usize = 32;
 
+/// BOUND: a table that is larger than `table_bytes_max` may be made while at least this many times
+/// its size is free in the pool: its drain needs its size, and as much again must be left for
+/// writers before the throttle counts space as short (engine/throttle.rs).
+const FREE_TABLES_MIN: u64 = 3;
+
+/// The size that merges may give a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// At most `Options::table_bytes_max`.
+    Fixed,
+    /// In a pool with much free space up to twice as much on each level, as in the paper, unless
+    /// the options set a limit.
+    WithFreeSpace,
+}
+
 /// The buffer of one database.
 pub(crate) struct Elastic {
     shared: Arc<Shared>,
     tables: Arc<Tables>,
+    growth: Growth,
 }
 
 /// All tables, newest first.
 #[derive(Default)]
-pub(super) struct Tables(Mutex<Vec<Arc<Table>>>);
+pub(super) struct Tables {
+    all: Mutex<Vec<Arc<Table>>>,
+    /// The bytes of the largest table, counting a table that is being merged with what it gets.
+    largest: AtomicU64,
+}
 
 impl Tables {
     /// Adds a table at its place by age.
     fn insert(&self, table: Arc<Table>) {
-        let mut tables = self.0.lock();
+        let mut tables = self.all.lock();
         let seq = table.inner.lock().seq_last;
         let at = tables.partition_point(|t| t.inner.lock().seq_last > seq);
         tables.insert(at, table);
+        self.find_largest(&tables);
     }
 
     fn remove(&self, id: u64) {
-        self.0.lock().retain(|t| t.id != id);
+        let mut tables = self.all.lock();
+        tables.retain(|t| t.id != id);
+        self.find_largest(&tables);
+    }
+
+    /// Finds the largest table again, after a change of `tables`, which the caller has locked.
+    fn find_largest(&self, tables: &[Arc<Table>]) {
+        let bytes = tables.iter().map(|table| {
+            let inner = table.inner.lock();
+            inner.bytes.max(inner.grows_to)
+        });
+        self.largest
+            .store(bytes.max().unwrap_or(0), Ordering::Relaxed);
     }
 }
 
 impl Elastic {
     /// Creates a buffer over tables found at recovery.
-    fn over(shared: Arc<Shared>, tables: Vec<Arc<Table>>) -> Elastic {
+    fn over(shared: Arc<Shared>, tables: Vec<Arc<Table>>, growth: Growth) -> Elastic {
         let all = Tables::default();
+        for table in &tables {
+            let newer = table.inner.lock();
+            if let Some(into) = &newer.merging_into {
+                let mut older = into.inner.lock();
+                older.grows_to = older.bytes + newer.bytes;
+            }
+        }
         for table in tables {
             all.insert(table);
         }
         // Reopened with another number of levels, a table may be on a deeper one than an older
         // table.
         let mut deepest = u32::MAX;
-        for table in all.0.lock().iter().rev() {
+        for table in all.all.lock().iter().rev() {
             let mut inner = table.inner.lock();
             inner.level = inner.level.min(deepest);
             deepest = inner.level;
@@ -110,7 +152,25 @@ impl Elastic {
         Elastic {
             shared,
             tables: Arc::new(all),
+            growth,
         }
+    }
+
+    /// Returns whether a merge may make a table of `bytes`.
+    fn may_grow_to(&self, bytes: u64) -> bool {
+        let options = &self.shared.options;
+        // A drain takes at least a whole table, and a full disk may have no space for a larger one.
+        if !self.shared.reserve.has_room_for_table(bytes + bytes / 4) {
+            return false;
+        }
+        if bytes <= options.table_bytes_max() {
+            return true;
+        }
+        let of_last_level = options.front.memtable_bytes << self.last_level();
+        self.growth == Growth::WithFreeSpace
+            && options.buffer.table_bytes_max.is_none()
+            && bytes <= of_last_level
+            && self.shared.pool.usage().free / FREE_TABLES_MIN >= bytes
     }
 
     fn last_level(&self) -> u32 {
@@ -162,8 +222,19 @@ impl Elastic {
         let Some(slot) = self.shared.redo.slot(terrace_media::Purpose::Merge) else {
             return Ok(None);
         };
-        newer.inner.lock().busy = true;
-        older.inner.lock().busy = true;
+        let more = {
+            let mut inner = newer.inner.lock();
+            inner.busy = true;
+            inner.bytes
+        };
+        let grows_to = {
+            let mut inner = older.inner.lock();
+            inner.busy = true;
+            inner.grows_to = inner.bytes + more;
+            inner.grows_to
+        };
+        // Writers leave space for it from here on.
+        self.tables.largest.fetch_max(grows_to, Ordering::Relaxed);
         let merge = merge::Merge::begin(
             Arc::clone(&self.shared),
             Arc::clone(&self.tables),
@@ -202,7 +273,7 @@ impl Buffer for Elastic {
     }
 
     fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
-        let tables = self.tables.0.lock().clone();
+        let tables = self.tables.all.lock().clone();
         if let Some((newer, older)) = Elastic::interrupted(&tables) {
             return self.begin_merge(&newer, &older);
         }
@@ -214,10 +285,7 @@ impl Buffer for Elastic {
                 continue;
             };
             let bytes = newer.inner.lock().bytes + older.inner.lock().bytes;
-            // A drain takes at least a whole table, and a full disk may have no space for a larger
-            // one.
-            let fits = || self.shared.reserve.has_room_for_table(bytes + bytes / 4);
-            if bytes <= self.shared.options.table_bytes_max() && fits() {
+            if self.may_grow_to(bytes) {
                 return self.begin_merge(&newer, &older);
             }
             return Ok(Some(self.move_down(older, level + 1)));
@@ -226,7 +294,7 @@ impl Buffer for Elastic {
     }
 
     fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>> {
-        let tables = self.tables.0.lock();
+        let tables = self.tables.all.lock();
         let (mut bytes, mut held, mut entries) = (0, 0, 0);
         let mut taken: Vec<Arc<Table>> = Vec::new();
         // Oldest first. Drained together, tables become one run, and only one version of a key is
@@ -300,7 +368,7 @@ impl Buffer for Elastic {
 
     fn sources(&self) -> Sources {
         self.tables
-            .0
+            .all
             .lock()
             .iter()
             .map(|t| Arc::clone(t) as Arc<dyn Source>)
@@ -308,23 +376,27 @@ impl Buffer for Elastic {
     }
 
     fn newest(&self) -> SeqNo {
-        let tables = self.tables.0.lock();
+        let tables = self.tables.all.lock();
         tables
             .first()
             .map_or(0, |table| table.inner.lock().seq_last)
     }
 
     fn table_count(&self) -> usize {
-        self.tables.0.lock().len()
+        self.tables.all.lock().len()
     }
 
     fn table_bytes(&self) -> u64 {
-        let tables = self.tables.0.lock();
+        let tables = self.tables.all.lock();
         tables.iter().map(|table| table.inner.lock().bytes).sum()
     }
 
+    fn table_bytes_largest(&self) -> u64 {
+        self.tables.largest.load(Ordering::Relaxed)
+    }
+
     fn measure(&self, metrics: &mut Metrics) {
-        for table in self.tables.0.lock().iter() {
+        for table in self.tables.all.lock().iter() {
             let inner = table.inner.lock();
             let at = metrics.levels.partition_point(|l| l.level < inner.level);
             if metrics
@@ -422,7 +494,7 @@ impl NewerVersions for NewerTables {
     }
 
     fn look_again(&mut self) -> bool {
-        let all = self.all.0.lock();
+        let all = self.all.all.lock();
         let newest = self.newest_drained;
         let Some(at) = all.iter().position(|table| table.id == newest) else {
             return false;

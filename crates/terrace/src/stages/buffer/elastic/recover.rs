@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use terrace_media::{Medium, Shutdown};
 
-use super::Elastic;
 use super::layout::TableMeta;
 use super::table::{Inner, Table};
+use super::{Elastic, Growth};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
@@ -40,6 +40,7 @@ pub(crate) struct Recovered {
 /// is called with the bytes done and the total.
 pub(crate) fn recover(
     shared: &Arc<Shared>,
+    growth: Growth,
     links_lost: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Elastic, Recovered)> {
@@ -99,7 +100,7 @@ pub(crate) fn recover(
         ranges.extend(in_list(&table.list)?);
     }
     shared.ranges.add(ranges, &Readable::later(), true);
-    Ok((Elastic::over(Arc::clone(shared), tables), recovered))
+    Ok((Elastic::over(Arc::clone(shared), tables, growth), recovered))
 }
 
 /// Returns the change that corrects the number of entries of a rebuilt table in the manifest, or
@@ -183,6 +184,7 @@ fn open_table(
         extents,
         entries: meta.entries,
         bytes: meta.bytes,
+        grows_to: 0,
         seq_first: meta.seq_first,
         seq_last: meta.seq_last,
         logs: Vec::new(),

@@ -57,6 +57,8 @@ pub(super) struct Inner {
     pub(super) entries: u64,
     /// Bytes of nodes, superseded ones included.
     pub(super) bytes: u64,
+    /// The bytes that it has once the merge into it has ended; 0 without one.
+    pub(super) grows_to: u64,
     pub(super) seq_first: SeqNo,
     pub(super) seq_last: SeqNo,
     /// The logs that have its entries, if the pool is memory.
