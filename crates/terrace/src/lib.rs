@@ -65,9 +65,9 @@ pub use db::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
-    BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, JobMetrics, LevelMetrics, LifeMetrics,
-    MemoryMetrics, MemoryUse, Metrics, PoolMetrics, Purpose, RateLimiterMetrics, RetryMetrics,
-    StallMetrics, StallReason, human_bytes,
+    BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, FilterLevel, JobMetrics, LevelMetrics,
+    LifeMetrics, MemoryMetrics, MemoryUse, Metrics, PoolMetrics, Purpose, RateLimiterMetrics,
+    RetryMetrics, StallMetrics, StallReason, human_bytes,
 };
 pub use options::{
     BackgroundOptions, BottomOptions, BufferOptions, Design, Emulation, FrontOptions,

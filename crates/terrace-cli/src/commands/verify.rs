@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use terrace_bench::units;
+use terrace_bench::{Table, units};
 
 use crate::args::StoreArgs;
 use crate::error::CliError;
@@ -25,6 +25,12 @@ pub(super) fn verify(path: &Path, store: &StoreArgs, json: bool) -> Result<(), C
             "tombstones": report.tombstones,
             "tables": report.tables,
             "bytes": report.bytes,
+            "filters": report.filters.iter().map(|filters| json!({
+                "level": filters.level,
+                "tables": filters.table_count,
+                "asked": filters.asked_count,
+                "passed": filters.passed_count,
+            })).collect::<Vec<_>>(),
             "problems": report.problems,
         }))?;
     } else {
@@ -36,6 +42,17 @@ pub(super) fn verify(path: &Path, store: &StoreArgs, json: bool) -> Result<(), C
             units::count(report.tables),
             units::bytes(report.bytes),
         ))?;
+        if !report.filters.is_empty() {
+            let mut table = Table::new(&["filters", "tables", "false positives"]);
+            for filters in &report.filters {
+                table.row([
+                    format!("level {}", filters.level),
+                    units::count(filters.table_count),
+                    format!("{:.3} %", 100.0 * filters.false_positives()),
+                ]);
+            }
+            out.line(table)?;
+        }
         for problem in &report.problems {
             out.line(format_args!("problem: {problem}"))?;
         }

@@ -4,6 +4,7 @@ use crate::db::bounds::Bounds;
 use crate::db::{Db, KeyValue, Keyspace, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Count, event};
+use crate::metrics::FilterLevel;
 use crate::parts::codec;
 use crate::stages::Census;
 use crate::types::DEFAULT_KEYSPACE;
@@ -36,6 +37,8 @@ pub struct VerifyReport {
     pub tables: u64,
     /// Bytes of the entries.
     pub bytes: u64,
+    /// The filters of each level of the elastic buffer, from level 0 on.
+    pub filters: Vec<FilterLevel>,
     /// A sentence for each problem; empty if the database is sound.
     pub problems: Vec<String>,
 }
@@ -88,6 +91,7 @@ impl Db {
             tombstones: census.tombstones,
             tables: census.tables,
             bytes: census.bytes,
+            filters: census.filters.into_values().collect(),
             problems: census.problems,
         };
         self.verify_scans(&mut report)?;

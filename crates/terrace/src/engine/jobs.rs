@@ -315,7 +315,9 @@ impl Engine {
     fn step_job(&self, job: &mut Box<dyn Job>) -> Result<Step> {
         let started = Instant::now();
         let step = job.step();
-        self.shared.counters.job_time(job.kind(), started.elapsed());
+        self.shared
+            .counters
+            .job_time(job.counted_as(), started.elapsed());
         step
     }
 
@@ -329,7 +331,7 @@ impl Engine {
         refused: u32,
         begun: Since,
     ) -> Result<Option<Parked>> {
-        let kind = job.kind();
+        let (kind, counted_as) = (job.kind(), job.counted_as());
         let edits = !completion.edit.is_empty();
         if edits {
             let own = completion.edit.changes.len();
@@ -375,7 +377,9 @@ impl Engine {
         if edits && kind != JobKind::Flush {
             self.jobs.state.lock().edited();
         }
-        self.shared.counters.job_done(kind, completion.entries);
+        self.shared
+            .counters
+            .job_done(counted_as, completion.entries);
         // Jobs that make a spare or sync range deletes, and parts of jobs, have nothing to report.
         if edits || completion.entries > 0 {
             let (moved, edit) = (Count(completion.entries, "entry"), &completion.edit);
@@ -384,7 +388,7 @@ impl Engine {
                 "terrace::job",
                 self.shared.db,
                 "a {} job moved {moved} in {begun}{edit}",
-                kind.name()
+                counted_as.name()
             );
         }
         self.headroom();

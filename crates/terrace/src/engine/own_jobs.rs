@@ -22,6 +22,10 @@ impl Job for MakeSpare {
         JobKind::Flush
     }
 
+    fn counted_as(&self) -> JobKind {
+        JobKind::Spare
+    }
+
     fn step(&mut self) -> Result<Step> {
         Ok(match self.0.prepare_spare(None, SpareSize::Usual)? {
             // A full pool is no failure: the writer that needs the spare waits or gets an error.
@@ -94,6 +98,10 @@ impl Finish {
 impl Job for Finish {
     fn kind(&self) -> JobKind {
         self.job.kind()
+    }
+
+    fn counted_as(&self) -> JobKind {
+        self.job.counted_as()
     }
 
     fn step(&mut self) -> Result<Step> {

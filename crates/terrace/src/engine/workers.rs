@@ -42,7 +42,7 @@ impl Lane {
     /// Returns which lane takes jobs of this kind, whatever threads there are.
     pub(super) fn of(kind: JobKind) -> Lane {
         match kind {
-            JobKind::Flush => Lane::Flushes,
+            JobKind::Flush | JobKind::Spare => Lane::Flushes,
             JobKind::Merge | JobKind::Drain | JobKind::Reclaim | JobKind::Compact => Lane::Rest,
         }
     }

@@ -43,6 +43,8 @@ named_enum! {
         Drain => "drain",
         Reclaim => "reclaim",
         Compact => "compact",
+        /// Prepares memory for the next memtable; a kind for metrics alone.
+        Spare => "spare",
     }
 }
 
@@ -74,10 +76,34 @@ pub struct LevelMetrics {
     pub bytes: u64,
 }
 
+/// The filters of one level of the elastic buffer, asked for random hashes that no key of their
+/// tables has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct FilterLevel {
+    /// The level's number; 0 receives flushes.
+    pub level: u32,
+    /// Its tables with a filter.
+    pub table_count: u64,
+    /// Hashes for which a table's filter was asked.
+    pub asked_count: u64,
+    /// Those of them that a filter did not exclude: a read of such a key searches the table in
+    /// vain.
+    pub passed_count: u64,
+}
+
+impl FilterLevel {
+    /// Returns the fraction of absent keys that the filters do not exclude.
+    pub fn false_positives(&self) -> f64 {
+        self.passed_count as f64 / self.asked_count.max(1) as f64
+    }
+}
+
 /// One kind of background job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobMetrics {
-    /// "flush", "merge", "drain", "reclaim" or "compact".
+    /// "flush", "merge", "drain", "reclaim", "compact", or "spare" for the preparation of memory for
+    /// memtables.
     pub kind: &'static str,
     /// Completed jobs.
     pub count: u64,

@@ -13,8 +13,12 @@ use crate::parts::manifest::Edit;
 
 /// Background work of one stage, in steps of bounded length.
 pub(crate) trait Job: Send {
-    /// Returns its kind, for priorities and metrics.
+    /// Returns its kind, for priorities.
     fn kind(&self) -> JobKind;
+    /// Returns the kind as which metrics count it.
+    fn counted_as(&self) -> JobKind {
+        self.kind()
+    }
     /// Does the next step. The one after it may run on another thread, so a step fences what it
     /// has flushed or streamed.
     fn step(&mut self) -> Result<Step>;

@@ -3,12 +3,14 @@
 //! Every stage shows its data as sources. A view lists them from the newest to the oldest, and the
 //! first one that has a key answers for it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrace_media::prefetch;
 
 use crate::error::Result;
+use crate::metrics::FilterLevel;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
@@ -123,6 +125,8 @@ pub(crate) struct Census {
     pub(crate) tombstones: u64,
     pub(crate) bytes: u64,
     pub(crate) tables: u64,
+    /// The filters of the elastic buffer by level.
+    pub(crate) filters: BTreeMap<u32, FilterLevel>,
     pub(crate) problems: Vec<String>,
     /// Keyspaces whose entries are invisible: filters need not know them.
     pub(crate) dropped: Arc<Vec<u32>>,

@@ -174,6 +174,13 @@ impl Job for DrainJob {
         JobKind::Drain
     }
 
+    fn counted_as(&self) -> JobKind {
+        match self.has_buffer {
+            true => JobKind::Drain,
+            false => JobKind::Flush,
+        }
+    }
+
     fn keeps_to_rate(&self) -> bool {
         self.has_buffer
     }

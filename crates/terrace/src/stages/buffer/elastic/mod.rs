@@ -5,8 +5,8 @@
 //! memtable is in its extent already, and nothing is copied. Whenever a level holds two tables that
 //! no job owns, its two oldest are merged by relinking and the result moves down one level. Levels
 //! merge concurrently and never wait for one another, so nothing ever blocks a flush. The oldest
-//! table of the last level drains to the bottom; when space is needed, the oldest table of any
-//! level does.
+//! tables of the last level drain to the bottom, a few at a time; when space is needed, the oldest
+//! tables of any level do.
 //!
 //! Invariants
 //!   B1  Tables are ordered by age: every sequence number in a newer table is above every one in an
@@ -60,6 +60,11 @@ pub(crate) use salvage::SALVAGE;
 /// BOUND: the number of tables of a level that wait for a reader of the oldest two, before these
 /// give way.
 const WAITING_MAX: usize = 4;
+
+/// The number of tables of the last level that wait for one another before any of them drains,
+/// unless space is needed or writers rest. Of a key that several of them have, only the newest
+/// version is copied, and a table that stays hides more of what drains.
+const DUE_MIN: usize = 3;
 
 /// BOUND: the number of tables that drain together. Each step of a merge of many finds its place
 /// among all of them.
@@ -297,11 +302,15 @@ impl Buffer for Elastic {
         let tables = self.tables.all.lock();
         let (mut bytes, mut held, mut entries) = (0, 0, 0);
         let mut taken: Vec<Arc<Table>> = Vec::new();
+        let is_last = |table: &&Arc<Table>| table.inner.lock().level == self.last_level();
+        let waiting = tables.iter().rev().take_while(is_last).count();
+        let last_is_due = urgency != Urgency::None || waiting >= DUE_MIN;
         // Oldest first. Drained together, tables become one run, and only one version of a key is
         // written, without a merge that changes links only for that.
         for table in tables.iter().rev().take(DRAINED_MAX) {
             let mut inner = table.inner.lock();
-            let due = inner.level == self.last_level() || urgency > Urgency::None;
+            let is_last = inner.level == self.last_level();
+            let due = is_last && last_is_due || urgency > Urgency::None;
             let fits = taken.is_empty() || bytes + inner.bytes <= bytes_max;
             if inner.busy || !due || inner.merging_into.is_some() || !fits {
                 break;

@@ -33,10 +33,21 @@ use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::walk::Walk;
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Shared, Source};
-use crate::types::{EntryKind, SeqNo};
+use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: after this many restarts a point read takes the latch, and the merge waits for it.
 const RETRIES_MAX: u32 = 64;
+
+/// BOUND: the number of hashes for which a check of a table asks its filters, which is the number of
+/// its entries in between.
+const HASHES_MIN: u64 = 1 << 10;
+const HASHES_MAX: u64 = 1 << 18;
+
+/// Returns a hash as any key may have, another one for each table and number.
+fn absent_hash(table: u64, number: u64) -> u64 {
+    let bytes = [table.to_le_bytes(), number.to_le_bytes()].concat();
+    key_hash(u32::MAX, &bytes)
+}
 
 /// A table of the buffer.
 pub(super) struct Table {
@@ -203,6 +214,7 @@ impl Source for Table {
                 .problems
                 .push(format!("table {}: {problem}", self.id));
         }
+        self.probe_filters(census);
         for filter in self.filters.load().iter() {
             if let Err(problem) = filter.verify() {
                 census
@@ -255,6 +267,25 @@ impl Pair {
 }
 
 impl Table {
+    /// Asks the filters for hashes that no key has, as far as chance allows.
+    fn probe_filters(&self, census: &mut Census) {
+        if self.filters.load().is_empty() {
+            return;
+        }
+        let (level, hashes) = {
+            let inner = self.inner.lock();
+            (inner.level, inner.entries.clamp(HASHES_MIN, HASHES_MAX))
+        };
+        let counts = census.filters.entry(level).or_default();
+        counts.level = level;
+        counts.table_count += 1;
+        for number in 0..hashes {
+            let hash = absent_hash(self.id, number);
+            counts.passed_count += u64::from(self.may_contain(hash));
+        }
+        counts.asked_count += hashes;
+    }
+
     /// Walks the list under its latch, chunk by chunk: order, towers, checksums, filters.
     fn verify_list(
         &self,

@@ -99,6 +99,10 @@ impl Job for PrefaultJob {
         JobKind::Flush
     }
 
+    fn counted_as(&self) -> JobKind {
+        JobKind::Spare
+    }
+
     fn step(&mut self) -> Result<Step> {
         let piece = self.piece.take();
         if let Some(rest) = piece.and_then(|piece| piece.prefault(&self.unfaulted.shared.pool)) {
