@@ -66,8 +66,8 @@ pub use limit::Limits;
 pub use machine::{Machine, Memory};
 pub use measure::{KindReport, OpKind, RecoveryReport, SpaceReport, UsageReport, victim};
 pub use report::{
-    CauseReport, Conditions, HEADING, IntervalReport, PurposeReport, Report, StallReport,
-    StepReport, StoreFacts, TargetReport, Written,
+    CauseReport, Conditions, FlushReport, HEADING, IntervalReport, PurposeReport, Report,
+    StallReport, StepReport, StoreFacts, TargetReport, Written,
 };
 pub use run::{run, run_and_show};
 pub use schedule::Arrivals;

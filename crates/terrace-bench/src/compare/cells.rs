@@ -38,6 +38,15 @@ pub enum Measure {
     /// Bytes that the database takes.
     #[serde(rename = "space")]
     Space,
+    /// The most bytes that the live extents of the pool took.
+    #[serde(rename = "pool_peak")]
+    PoolPeak,
+    /// The mean time of one flush in milliseconds.
+    #[serde(rename = "flush_mean")]
+    FlushMean,
+    /// Seconds of all flushes.
+    #[serde(rename = "flush_total")]
+    FlushTotal,
     /// Seconds of processor time.
     #[serde(rename = "cpu")]
     Cpu,
@@ -136,6 +145,9 @@ impl Sample {
         let is_part = phase.name.starts_with(' ');
         match measure {
             Measure::WriteAmp | Measure::Stalls if is_part => None,
+            Measure::PoolPeak => phase.space.pool_peak_bytes.map(|bytes| bytes as f64),
+            Measure::FlushMean => phase.flushes.and_then(|flushes| flushes.mean_ms()),
+            Measure::FlushTotal => phase.flushes.map(|flushes| flushes.seconds),
             Measure::Throughput => latency.map(|_| phase.ops_per_s),
             Measure::Mean => latency.map(|latency| latency.mean_us),
             Measure::P50 => latency.map(|latency| latency.p50_us),
@@ -445,6 +457,33 @@ pub(crate) mod tests {
         assert!(matches!(said(&mixed), Verdict::Unclear(_)));
         let single = [("a", 0, 200.0), ("b", 0, 100.0)];
         assert_eq!(said(&single), Verdict::Unclear(2.0));
+    }
+
+    /// Flushes and the peak of the pool are measures of the phases that have them.
+    #[test]
+    fn flushes_and_the_pool_are_measures() {
+        let mut records = run(1, "a", 0, 100.0);
+        records.extend(run(2, "b", 0, 100.0));
+        if let Record::Phase(phase) = &mut records[0] {
+            phase.phase.flushes = Some(crate::report::FlushReport {
+                count: 4,
+                entries: 400,
+                seconds: 0.5,
+            });
+            phase.phase.space.pool_peak_bytes = Some(1 << 20);
+        }
+        let cells = Cells::of(records.iter());
+        let [with, without] = cells.all() else {
+            panic!("{cells:?}");
+        };
+        for (measure, value) in [
+            (Measure::FlushMean, 125.0),
+            (Measure::FlushTotal, 0.5),
+            (Measure::PoolPeak, 1_048_576.0),
+        ] {
+            assert_eq!(with.median(measure), Some(value), "{measure:?}");
+            assert_eq!(without.median(measure), None, "{measure:?}");
+        }
     }
 
     /// A part of a phase is a separate cell, and does not count for the phase before it.
