@@ -38,6 +38,7 @@ mod measure;
 mod meter;
 mod out;
 pub mod page;
+pub mod papers;
 mod place;
 mod plot;
 pub mod profile;

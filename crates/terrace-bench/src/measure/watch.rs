@@ -85,7 +85,7 @@ impl PoolPeak {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Samples `counters` once a tick, on a thread of its own, until `work` has ended.
+    /// Samples `counters` once a tick, on a separate thread, until `work` has ended.
     pub(crate) fn while_doing<T>(
         &self,
         counters: &(dyn Fn() -> Counters + Sync),
