@@ -69,8 +69,28 @@ enum Kind {
     Time(f64),
     /// A number of bytes.
     Bytes,
-    /// A factor, written as "x".
+    /// A number without a unit, written as "x".
     Times,
+}
+
+impl Kind {
+    /// Returns the units in which a paper may state it, each with its number in the first one.
+    fn units(self) -> &'static [(&'static str, f64)] {
+        match self {
+            Kind::Rate => &[("op/s", 1.0), ("kop/s", 1e-3), ("Mop/s", 1e-6)],
+            Kind::Time(_) => &[("s", 1.0), ("ms", 1e3), ("us", 1e6)],
+            Kind::Bytes => &[
+                ("B", 1.0),
+                ("KB", 1e-3),
+                ("MB", 1e-6),
+                ("GB", 1e-9),
+                ("KiB", 1.0 / 1024.0),
+                ("MiB", 1.0 / 1_048_576.0),
+                ("GiB", 1.0 / 1_073_741_824.0),
+            ],
+            Kind::Times => &[("x", 1.0)],
+        }
+    }
 }
 
 impl Measure {
@@ -86,6 +106,21 @@ impl Measure {
             Measure::WriteAmp => Kind::Times,
             Measure::Space | Measure::PoolPeak => Kind::Bytes,
         }
+    }
+
+    /// Converts a value of this measure to `unit`. If the measure has no such unit, the error lists
+    /// those that it has.
+    pub fn in_unit(self, value: f64, unit: &str) -> Result<f64, String> {
+        let units = self.kind().units();
+        let Some((_, count)) = units.iter().find(|(name, _)| *name == unit) else {
+            let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
+            let names = names.join(", ");
+            return Err(format!("the measure has no unit {unit:?}: use {names}"));
+        };
+        Ok(match self.kind() {
+            Kind::Time(seconds) => value * seconds * count,
+            _ => value * count,
+        })
     }
 
     /// Formats a value of this measure with its unit.
@@ -570,9 +605,24 @@ pub(crate) mod tests {
         }
     }
 
-    /// Values have the unit of their measure.
+    /// Values convert to the units of papers; a wrong unit is refused with those that exist.
     #[test]
     fn measures_have_units() {
+        for (measure, value, unit, converted) in [
+            (Measure::WriteAmp, 2.9, "x", 2.9),
+            (Measure::P99, 1500.0, "ms", 1.5),
+            (Measure::FlushMean, 11.0, "ms", 11.0),
+            (Measure::FlushMean, 11.0, "us", 11_000.0),
+            (Measure::Stalls, 0.25, "ms", 250.0),
+            (Measure::PoolPeak, 39.1e9, "GB", 39.1),
+            (Measure::Space, 1_073_741_824.0, "MiB", 1024.0),
+            (Measure::Throughput, 12_300.0, "kop/s", 12.3),
+        ] {
+            let found = measure.in_unit(value, unit).expect(unit);
+            assert!((found - converted).abs() < 1e-6, "{found} {unit}");
+        }
+        let problem = Measure::FlushMean.in_unit(1.0, "x");
+        assert!(problem.is_err_and(|problem| problem.ends_with("use s, ms, us")));
         for (measure, value, text) in [
             (Measure::Throughput, 12_345.4, "12,345 op/s"),
             (Measure::P99, 15.7, "15.7 us"),

@@ -1,8 +1,8 @@
 //! The figures of a paper, as a comparison states them, next to those measured here.
 //!
-//! Figures are ratios of a store to a baseline, each measured on its own machine. They come only
-//! from a paper's text and tables; a figure that is only in a picture has no ratio, and its note
-//! says so.
+//! Most figures are ratios of a store to a baseline, each measured on its own machine; others are
+//! values of one store. They come only from a paper's text and tables; a figure that is only in a
+//! picture has no number, and its note says so.
 
 use std::fmt;
 
@@ -33,6 +33,37 @@ pub struct Paper {
     pub value: Vec<Spanned<PaperValue>>,
 }
 
+/// A store and its baseline, or one store.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+pub struct Names {
+    /// The store.
+    pub store: String,
+    /// The baseline, if the figure is a ratio.
+    pub baseline: Option<String>,
+}
+
+impl TryFrom<Vec<String>> for Names {
+    type Error = String;
+
+    fn try_from(names: Vec<String>) -> Result<Names, String> {
+        let mut names = names.into_iter();
+        match (names.next(), names.next(), names.next()) {
+            (Some(store), baseline, None) => Ok(Names { store, baseline }),
+            _ => Err("write a store and its baseline, or one store for a value".to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.baseline {
+            Some(baseline) => write!(f, "{} / {baseline}", self.store),
+            None => f.write_str(&self.store),
+        }
+    }
+}
+
 /// The place of a baseline's figure, where it differs from that of the store's.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,20 +90,23 @@ pub struct PaperValue {
     pub what: String,
     /// Its place in the paper.
     pub source: String,
-    /// The paper's store and its baseline.
-    pub paper: [String; 2],
+    /// The paper's store and its baseline, or the one store that has `value`.
+    pub paper: Names,
     /// The ratio, if the paper states one.
     #[serde(default)]
     pub ratio: Option<f64>,
     /// The values of both, if the paper states them.
     #[serde(default)]
     pub values: Option<[f64; 2]>,
-    /// The unit of `values`.
+    /// The value of one store, if the figure is not a ratio.
+    #[serde(default)]
+    pub value: Option<f64>,
+    /// The unit of `value`, or of `values`.
     #[serde(default)]
     pub unit: Option<String>,
-    /// The store and the baseline here; `None` if nothing here is comparable.
+    /// The store and the baseline here, or one store; `None` if nothing here is comparable.
     #[serde(default)]
-    pub here: Option<[String; 2]>,
+    pub here: Option<Names>,
     /// The measure here.
     #[serde(default)]
     pub measure: Option<Measure>,
@@ -82,7 +116,7 @@ pub struct PaperValue {
     /// The workload here; any if omitted.
     #[serde(default)]
     pub workload: Option<String>,
-    /// The size of values here; if omitted, the mean of all ratios is used.
+    /// The size of values here; if omitted, the mean over all sizes is used.
     #[serde(default)]
     pub value_size: Option<Size>,
     /// The size of the data here; as `value_size`.
@@ -99,8 +133,8 @@ pub struct PaperValue {
     pub note: String,
 }
 
-/// A figure of the store here, and that of the baseline.
-pub type Pair<'a> = (&'a Figure, &'a Figure);
+/// A figure of the store here, and that of the baseline if the figure is a ratio.
+pub type Pair<'a> = (&'a Figure, Option<&'a Figure>);
 
 impl PaperValue {
     /// Returns the paper's ratio.
@@ -111,28 +145,45 @@ impl PaperValue {
 
     /// Checks that the fields fit together; the error says what to write.
     pub(super) fn check_form(&self) -> Result<(), String> {
-        let Some([store, baseline]) = &self.here else {
+        let is_ratio = self.paper.baseline.is_some();
+        if is_ratio && self.value.is_some() {
+            return Err("value is of one store: write paper = [\"STORE\"], or values".to_string());
+        }
+        if !is_ratio && (self.ratio.is_some() || self.values.is_some() || self.than.is_some()) {
+            let what = "ratio, values and than are of two stores: write both in paper, or value";
+            return Err(what.to_string());
+        }
+        if (self.value.is_some() || !is_ratio && self.here.is_some()) && self.unit.is_none() {
+            return Err("write the unit of the value, as unit = \"ms\"".to_string());
+        }
+        let Some(here) = &self.here else {
             return Ok(());
         };
-        if self.measure.is_none() {
+        let Some(measure) = self.measure else {
             return Err("write the measure of here, as measure = \"throughput\"".to_string());
+        };
+        if here.baseline.is_some() != is_ratio {
+            return Err("paper and here must have one name each, or two".to_string());
         }
-        if store == baseline && self.than.is_none() {
+        if here.baseline.as_ref() == Some(&here.store) && self.than.is_none() {
             let what = "here compares a store with itself: write than = { data_size = \"...\" }";
             return Err(what.to_string());
         }
-        Ok(())
+        match &self.unit {
+            Some(unit) if !is_ratio => measure.in_unit(0.0, unit).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the figures that it covers, one pair for each size, in the order of `figures`. A
     /// figure whose baseline was not measured is left out.
     pub fn pairs<'a>(&self, figures: &'a [Figure]) -> Vec<Pair<'a>> {
-        let (Some([store, baseline]), Some(measure)) = (&self.here, self.measure) else {
+        let (Some(here), Some(measure)) = (&self.here, self.measure) else {
             return Vec::new();
         };
         let is = |wanted: &Option<String>, name: &String| wanted.as_ref().is_none_or(|w| w == name);
         let firsts = figures.iter().filter(|figure| {
-            figure.store == *store
+            figure.store == here.store
                 && figure.measure == measure
                 && is(&self.phase, &figure.phase)
                 && is(&self.workload, &figure.workload)
@@ -141,8 +192,10 @@ impl PaperValue {
                     .data_size
                     .is_none_or(|s| Some(s.0) == figure.data_bytes)
         });
-        let pairs = firsts
-            .filter_map(|figure| Some((figure, self.baseline_of(figure, baseline, figures)?)));
+        let pairs = firsts.filter_map(|figure| match &here.baseline {
+            Some(baseline) => Some((figure, Some(self.baseline_of(figure, baseline, figures)?))),
+            None => Some((figure, None)),
+        });
         pairs.collect()
     }
 
@@ -169,15 +222,30 @@ impl PaperValue {
         })
     }
 
-    /// Returns the ratio here: the mean over all sizes, like the paper's averages. Also returns
-    /// whether the repeats allow a verdict, with a spread of at most `spread_max`.
+    /// Returns the ratio here: the mean over all sizes, like the paper's averages. For a figure
+    /// that is not a ratio, returns the value here, in the paper's unit. Also returns whether the
+    /// repeats allow a verdict, with a spread of at most `spread_max`.
     pub fn here_is(&self, figures: &[Figure], spread_max: f64) -> Option<(f64, bool)> {
-        let each = self.pairs(figures).into_iter().filter_map(|(a, b)| {
-            let said = judge([&a.store, &b.store], [a.repeats, b.repeats], spread_max);
-            let (of_a, of_b) = (a.repeats.median, b.repeats.median);
-            let is_clear = matches!(said, Verdict::Ratio(_));
-            (of_b > 0.0).then(|| (of_a / of_b, is_clear))
-        });
+        let each = self
+            .pairs(figures)
+            .into_iter()
+            .filter_map(|pair| match pair {
+                (a, Some(b)) => {
+                    let said = judge([&a.store, &b.store], [a.repeats, b.repeats], spread_max);
+                    let (of_a, of_b) = (a.repeats.median, b.repeats.median);
+                    let is_clear = matches!(said, Verdict::Ratio(_));
+                    (of_b > 0.0).then(|| (of_a / of_b, is_clear))
+                }
+                (a, None) => {
+                    let value = a
+                        .measure
+                        .in_unit(a.repeats.median, self.unit.as_ref()?)
+                        .ok()?;
+                    let is_clear = a.repeats.count > 1
+                        && a.repeats.spread().is_none_or(|spread| spread <= spread_max);
+                    Some((value, is_clear))
+                }
+            });
         let each: Vec<(f64, bool)> = each.collect();
         let sum: f64 = each.iter().map(|(value, _)| value).sum();
         let is_clear = each.iter().all(|(_, is_clear)| *is_clear);
@@ -187,19 +255,23 @@ impl PaperValue {
     /// Formats the paper's figure.
     pub(crate) fn paper_says(&self) -> String {
         let none = || "none stated".to_string();
-        self.paper_ratio().map_or_else(none, ratio)
+        match (&self.paper.baseline, self.value, &self.unit) {
+            (None, Some(value), Some(unit)) => format!("{value} {unit} in the paper"),
+            (None, ..) => none(),
+            (Some(_), ..) => self.paper_ratio().map_or_else(none, ratio),
+        }
     }
 
     /// Formats a figure here, as returned by [`PaperValue::here_is`].
     pub(crate) fn here_says(&self, (value, is_clear): (f64, bool)) -> String {
         let unclear = if is_clear { "" } else { " (unclear)" };
-        format!("{}{unclear}", ratio(value))
+        match (&self.paper.baseline, &self.unit) {
+            (None, Some(unit)) => {
+                format!("{} {unit} here{unclear}", crate::units::three_digits(value))
+            }
+            _ => format!("{}{unclear}", ratio(value)),
+        }
     }
-}
-
-/// Formats the names of two stores.
-pub(crate) fn both([store, baseline]: &[String; 2]) -> String {
-    format!("{store} / {baseline}")
 }
 
 /// Formats a ratio for people: three digits, and more if it is small.
@@ -226,7 +298,7 @@ impl Paper {
         }
         let all = Figure::all(cells, &measures);
         let pairs = self.values().flat_map(|value| value.pairs(&all));
-        let covered: Vec<&Figure> = pairs.flat_map(|(a, b)| [a, b]).collect();
+        let covered: Vec<&Figure> = pairs.flat_map(|(a, b)| [Some(a), b]).flatten().collect();
         let is_covered = |figure: &&Figure| covered.iter().any(|it| std::ptr::eq(*it, *figure));
         all.iter().filter(is_covered).cloned().collect()
     }
@@ -252,9 +324,12 @@ impl Paper {
             vec![
                 value.what.clone(),
                 value.source.clone(),
-                both(&value.paper),
+                value.paper.to_string(),
                 value.paper_says(),
-                value.here.as_ref().map_or("-".to_string(), both),
+                value
+                    .here
+                    .as_ref()
+                    .map_or("-".to_string(), Names::to_string),
                 match (here, &value.here) {
                     (Some(here), _) => value.here_says(here),
                     // Nothing was measured yet, or the baseline's value is zero.

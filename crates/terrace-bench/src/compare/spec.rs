@@ -168,7 +168,8 @@ impl Comparison {
             .iter()
             .map(|s| s.get_ref().name.as_str())
             .collect();
-        for name in value.here.iter().flatten() {
+        let here = value.here.iter();
+        for name in here.flat_map(|here| std::iter::once(&here.store).chain(&here.baseline)) {
             one_of("store", name, &stores)?;
         }
         let than = value.than.clone().unwrap_or_default();

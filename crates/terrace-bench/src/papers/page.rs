@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use super::summary::Summary;
-use crate::compare::{Comparison, Figure, Pair, Paper, PaperValue, both};
+use crate::compare::{Comparison, Figure, Names, Pair, Paper, PaperValue};
 use crate::units;
 
 /// The width of a line of prose in columns.
@@ -147,9 +147,12 @@ fn row(entry: &Entry, paper: &Paper, value: &PaperValue) -> [String; 7] {
     [
         source,
         value.what.clone(),
-        both(&value.paper),
+        value.paper.to_string(),
         paper_says(value),
-        value.here.as_ref().map_or("-".to_string(), both),
+        value
+            .here
+            .as_ref()
+            .map_or("-".to_string(), Names::to_string),
         here_says(entry, value),
         reading,
     ]
@@ -182,6 +185,8 @@ fn here_says(entry: &Entry, value: &PaperValue) -> String {
     let says = here.map_or("no ratio".to_string(), |here| value.here_says(here));
     let medians: Vec<String> = pairs.iter().map(|pair| medians(pair, &pairs)).collect();
     match medians.as_slice() {
+        // The value is the median.
+        [_] if value.paper.baseline.is_none() => says,
         [one] => format!("{says} ({one})"),
         many => format!("{says}, mean of {} ({})", many.len(), many.join("; ")),
     }
@@ -208,8 +213,10 @@ fn medians((a, b): &Pair<'_>, all: &[Pair<'_>]) -> String {
     if !text.is_empty() {
         text.push_str(": ");
     }
-    let (of_a, of_b) = (a.repeats.median, b.repeats.median);
-    let _ = write!(text, "{} / {}", a.measure.show(of_a), b.measure.show(of_b));
+    text.push_str(&a.measure.show(a.repeats.median));
+    if let Some(b) = b {
+        let _ = write!(text, " / {}", b.measure.show(b.repeats.median));
+    }
     text
 }
 

@@ -52,6 +52,16 @@ data_size = "200MiB"
 than = { data_size = "40MiB" }
 note = "the reads are a quarter"
 [[paper.value]]
+what = "p99 of reads, 40 GB"
+source = "section 5.1"
+paper = ["Theirs"]
+value = 28.4
+unit = "us"
+here = ["ours"]
+measure = "p99"
+phase = "readrandom"
+data_size = "40MiB"
+[[paper.value]]
 what = "scans | all"
 source = "section 5.2"
 paper = ["Theirs", "Matrix"]
@@ -170,6 +180,7 @@ fn a_summary_has_the_figures_of_the_paper() {
         "ours fillrandom 200: 4,040 op/s",
         "base fillrandom 200: 1,010 op/s",
         "ours readrandom 40: 4,040 op/s",
+        "ours readrandom 40: 30.5 us",
         "ours readrandom 200: 1,010 op/s",
     ];
     assert_eq!(figures, expected);
@@ -218,7 +229,7 @@ fn other_settings_are_other_results() {
     assert_eq!(none, None);
 }
 
-/// Ratios and ratios within a store are shown with their medians, next to the paper's
+/// Ratios, ratios within a store and plain values are shown with their medians, next to the paper's
 /// figures; what cannot be compared is a gap.
 #[test]
 fn the_page_shows_each_kind_of_figure() {
@@ -229,6 +240,8 @@ fn the_page_shows_each_kind_of_figure() {
          op/s) | As in the paper. |",
         "| figure 6(b) | random read, 200 GB to 40 GB | Theirs, 200 GB / Theirs, 40 GB | 0.67 x | \
          ours / ours | 0.25 x (1,010 op/s / 4,040 op/s) | the reads are a quarter |",
+        "| figure 6, section 5.1 | p99 of reads, 40 GB | Theirs | 28.4 us in the paper | ours | \
+         30.5 us here | - |",
         "| figure 6, section 5.2 | scans \\| all | Theirs / Matrix | 0.15 x (14.7 us / 99.5 us) | \
          - | gap | waits for Matrix |",
         "- figure 6 (`some-fig6.toml`), at 1/16 of its size: The machine differs. Run on \
@@ -248,7 +261,7 @@ fn the_page_shows_each_kind_of_figure() {
 #[test]
 fn missing_results_are_named() {
     let text = page(&[entry(FILE, "f.toml", None)]);
-    assert_eq!(text.matches("| not run |").count(), 2, "{text}");
+    assert_eq!(text.matches("| not run |").count(), 3, "{text}");
     assert_eq!(text.matches("| gap |").count(), 1, "{text}");
     assert!(text.contains("The machine differs. Not run."), "{text}");
     assert!(!text.contains("Measured on"), "{text}");
@@ -260,7 +273,7 @@ fn missing_results_are_named() {
         "name = \"base\"\nsettings = { threads = 2 }",
     );
     let text = page(&[entry(&changed, "f.toml", Some(partly))]);
-    assert_eq!(text.matches("| not measured |").count(), 2, "{text}");
+    assert_eq!(text.matches("| not measured |").count(), 3, "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("; only 4 of 8 runs have a result"), "{text}");
     assert!(text.contains("the settings of base have changed"), "{text}");
@@ -274,7 +287,11 @@ fn unclear_figures_are_marked() {
         (figure.repeats.lowest, figure.repeats.highest) = (1.0, 9000.0);
     }
     let text = page(&[entry(FILE, "f.toml", Some(summary))]);
-    for part in ["3.00 x (unclear), mean", "0.25 x (unclear) (1,010"] {
+    for part in [
+        "3.00 x (unclear), mean",
+        "0.25 x (unclear) (1,010",
+        "30.5 us here (unclear)",
+    ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
 }
@@ -352,12 +369,22 @@ fn wrong_figures_are_explained() {
             "than = { size = 1 }",
             "unknown field",
         ),
+        ("unit = \"us\"\nhere", "here", "unit"),
+        ("unit = \"us\"\nhere", "unit = \"x\"\nhere", "use s, ms, us"),
         (
-            "[\"ours\", \"base\"]",
-            "[\"theirs\", \"base\"]",
+            "here = [\"ours\"]",
+            "here = [\"ours\", \"base\"]",
+            "one name each",
+        ),
+        (
+            "here = [\"ours\"]",
+            "here = [\"theirs\"]",
             "use one of ours, base",
         ),
-        ("measure = \"throughput\"\n", "", "measure"),
+        ("here = [\"ours\"]", "here = []", "a store and its baseline"),
+        ("measure = \"p99\"\n", "", "measure"),
+        ("value = 28.4", "ratio = 28.4", "two stores"),
+        ("ratio = 2.5", "value = 2.5", "one store"),
     ] {
         assert!(FILE.contains(from), "{from}");
         let text = FILE.replacen(from, to, 1);
@@ -375,7 +402,11 @@ fn the_report_has_the_same_figures() {
     let outcome = outcome_of_any(&comparison, &records(&comparison));
     let mut said = String::new();
     outcome.write(&mut said, &comparison).expect("text");
-    for parts in [["2.50 x", "3.00 x"], ["0.67 x", "0.25 x"]] {
+    for parts in [
+        ["2.50 x", "3.00 x"],
+        ["0.67 x", "0.25 x"],
+        ["28.4 us in the paper", "30.5 us here"],
+    ] {
         let is_row = |line: &&str| parts.iter().all(|part| line.contains(part));
         assert!(said.lines().any(|line| is_row(&line)), "{parts:?}\n{said}");
     }
