@@ -38,6 +38,7 @@ mod measure;
 mod meter;
 mod out;
 pub mod page;
+pub mod papers;
 mod place;
 mod plot;
 pub mod profile;
@@ -66,8 +67,8 @@ pub use limit::Limits;
 pub use machine::{Machine, Memory};
 pub use measure::{KindReport, OpKind, RecoveryReport, SpaceReport, UsageReport, victim};
 pub use report::{
-    CauseReport, Conditions, HEADING, IntervalReport, PurposeReport, Report, StallReport,
-    StepReport, StoreFacts, TargetReport, Written,
+    CauseReport, Conditions, FlushReport, HEADING, IntervalReport, PurposeReport, Report,
+    StallReport, StepReport, StoreFacts, TargetReport, Written,
 };
 pub use run::{run, run_and_show};
 pub use schedule::Arrivals;

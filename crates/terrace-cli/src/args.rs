@@ -16,7 +16,7 @@ mod tools;
 use parse::{compressions, designs, parse_design, parse_emulation};
 
 pub(crate) use bench::BenchArgs;
-pub(crate) use compare::{BenchCommand, CompareArgs, ReportArgs};
+pub(crate) use compare::{BenchCommand, CompareArgs, PapersArgs, ReportArgs};
 pub(crate) use tools::{
     CheckpointArgs, CompactArgs, DumpArgs, EntryArgs, IngestArgs, LoadArgs, LogDumpArgs,
     ManifestDumpArgs, RepairArgs, SstDumpArgs,

@@ -2,14 +2,16 @@
 //! median and their spread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::{Conditions, StallReport, StepReport, Written};
 use crate::results::{Failure, Phase, Planned, Record, RunId};
+use crate::units;
 
 /// A measure that can be compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Measure {
     /// Operations a second.
     #[serde(rename = "throughput")]
@@ -38,6 +40,15 @@ pub enum Measure {
     /// Bytes that the database takes.
     #[serde(rename = "space")]
     Space,
+    /// The most bytes that the live extents of the pool took.
+    #[serde(rename = "pool_peak")]
+    PoolPeak,
+    /// The mean time of one flush in milliseconds.
+    #[serde(rename = "flush_mean")]
+    FlushMean,
+    /// Seconds of all flushes.
+    #[serde(rename = "flush_total")]
+    FlushTotal,
     /// Seconds of processor time.
     #[serde(rename = "cpu")]
     Cpu,
@@ -47,6 +58,80 @@ pub enum Measure {
     /// Seconds that the phase took.
     #[serde(rename = "seconds")]
     Seconds,
+}
+
+/// The kind of a measure, which decides its units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    /// Operations a second.
+    Rate,
+    /// A time in a unit of this many seconds.
+    Time(f64),
+    /// A number of bytes.
+    Bytes,
+    /// A number without a unit, written as "x".
+    Times,
+}
+
+impl Kind {
+    /// Returns the units in which a paper may state it, each with its number in the first one.
+    fn units(self) -> &'static [(&'static str, f64)] {
+        match self {
+            Kind::Rate => &[("op/s", 1.0), ("kop/s", 1e-3), ("Mop/s", 1e-6)],
+            Kind::Time(_) => &[("s", 1.0), ("ms", 1e3), ("us", 1e6)],
+            Kind::Bytes => &[
+                ("B", 1.0),
+                ("KB", 1e-3),
+                ("MB", 1e-6),
+                ("GB", 1e-9),
+                ("KiB", 1.0 / 1024.0),
+                ("MiB", 1.0 / 1_048_576.0),
+                ("GiB", 1.0 / 1_073_741_824.0),
+            ],
+            Kind::Times => &[("x", 1.0)],
+        }
+    }
+}
+
+impl Measure {
+    fn kind(self) -> Kind {
+        match self {
+            Measure::Throughput => Kind::Rate,
+            Measure::Mean | Measure::P50 | Measure::P90 | Measure::P99 | Measure::P999 => {
+                Kind::Time(1e-6)
+            }
+            Measure::FlushMean => Kind::Time(1e-3),
+            Measure::Stalls | Measure::FlushTotal | Measure::Cpu => Kind::Time(1.0),
+            Measure::Recovery | Measure::Seconds => Kind::Time(1.0),
+            Measure::WriteAmp => Kind::Times,
+            Measure::Space | Measure::PoolPeak => Kind::Bytes,
+        }
+    }
+
+    /// Converts a value of this measure to `unit`. If the measure has no such unit, the error lists
+    /// those that it has.
+    pub fn in_unit(self, value: f64, unit: &str) -> Result<f64, String> {
+        let units = self.kind().units();
+        let Some((_, count)) = units.iter().find(|(name, _)| *name == unit) else {
+            let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
+            let names = names.join(", ");
+            return Err(format!("the measure has no unit {unit:?}: use {names}"));
+        };
+        Ok(match self.kind() {
+            Kind::Time(seconds) => value * seconds * count,
+            _ => value * count,
+        })
+    }
+
+    /// Formats a value of this measure with its unit.
+    pub fn show(self, value: f64) -> String {
+        match self.kind() {
+            Kind::Rate => format!("{} op/s", units::count(value.round() as u64)),
+            Kind::Time(seconds) => units::time(Duration::from_secs_f64((value * seconds).max(0.0))),
+            Kind::Bytes => units::bytes(value.round() as u64),
+            Kind::Times => format!("{} x", units::three_digits(value)),
+        }
+    }
 }
 
 /// The key of a cell.
@@ -73,6 +158,28 @@ pub struct Sample {
     pub phase: StepReport,
     /// Bytes written since the last fresh database, including this phase.
     pub written: Written,
+}
+
+/// One measure over all repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Repeats {
+    /// The median.
+    pub median: f64,
+    /// The lowest repeat.
+    pub lowest: f64,
+    /// The highest repeat.
+    pub highest: f64,
+    /// The number of repeats.
+    #[serde(rename = "repeats")]
+    pub count: usize,
+}
+
+impl Repeats {
+    /// Returns the spread as a fraction of the median; `None` for fewer than two repeats.
+    pub fn spread(&self) -> Option<f64> {
+        let is_defined = self.count > 1 && self.median > 0.0;
+        is_defined.then(|| (self.highest - self.lowest) / self.median)
+    }
 }
 
 /// All repeats of one phase of one store.
@@ -102,23 +209,31 @@ impl Cell {
         values
     }
 
+    /// Returns the measure over all repeats; `None` if no repeat has it.
+    pub fn repeats(&self, measure: Measure) -> Option<Repeats> {
+        let values = self.values(measure);
+        let (lowest, highest) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = match values.len().is_multiple_of(2) {
+            true => (values[middle - 1] + values[middle]) / 2.0,
+            false => values[middle],
+        };
+        Some(Repeats {
+            median,
+            lowest,
+            highest,
+            count: values.len(),
+        })
+    }
+
     /// Returns the median of the repeats: for an even number, the mean of the two in the middle.
     pub fn median(&self, measure: Measure) -> Option<f64> {
-        let values = self.values(measure);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            len if len.is_multiple_of(2) => Some((values[middle - 1] + values[middle]) / 2.0),
-            _ => Some(values[middle]),
-        }
+        self.repeats(measure).map(|repeats| repeats.median)
     }
 
     /// Returns the spread of the repeats as a fraction of the median; `None` for fewer than two.
     pub fn spread(&self, measure: Measure) -> Option<f64> {
-        let values = self.values(measure);
-        let (first, last) = (values.first()?, values.last()?);
-        let median = self.median(measure).filter(|median| *median > 0.0)?;
-        (values.len() > 1).then(|| (last - first) / median)
+        self.repeats(measure)?.spread()
     }
 
     /// Returns the repeat with the median throughput, for pictures of a single run.
@@ -136,6 +251,9 @@ impl Sample {
         let is_part = phase.name.starts_with(' ');
         match measure {
             Measure::WriteAmp | Measure::Stalls if is_part => None,
+            Measure::PoolPeak => phase.space.pool_peak_bytes.map(|bytes| bytes as f64),
+            Measure::FlushMean => phase.flushes.and_then(|flushes| flushes.mean_ms()),
+            Measure::FlushTotal => phase.flushes.map(|flushes| flushes.seconds),
             Measure::Throughput => latency.map(|_| phase.ops_per_s),
             Measure::Mean => latency.map(|latency| latency.mean_us),
             Measure::P50 => latency.map(|latency| latency.p50_us),
@@ -324,27 +442,40 @@ pub enum Verdict {
 
 /// Compares the medians of two cells if their repeats allow it.
 pub fn verdict(cell: &Cell, baseline: &Cell, measure: Measure, spread_max: f64) -> Verdict {
-    for each in [cell, baseline] {
-        if let Some(spread) = each.spread(measure).filter(|spread| *spread > spread_max) {
-            return Verdict::TooWide(each.key.store.clone(), spread);
+    let of = |cell: &Cell| cell.repeats(measure);
+    let names = [cell, baseline].map(|cell| cell.key.store.as_str());
+    match (of(cell), of(baseline)) {
+        (Some(a), Some(b)) => judge(names, [a, b], spread_max),
+        (a, b) => {
+            let each = names.into_iter().zip([a, b]);
+            let mut there = each.filter_map(|(name, repeats)| Some((name, repeats?)));
+            let wide = there.find_map(|(name, repeats)| too_wide(name, &repeats, spread_max));
+            wide.unwrap_or(Verdict::Nothing)
         }
     }
-    let (Some(a), Some(b)) = (cell.median(measure), baseline.median(measure)) else {
-        return Verdict::Nothing;
-    };
-    if b <= 0.0 {
+}
+
+/// Compares the medians of two stores if their repeats allow it.
+pub fn judge(names: [&str; 2], [a, b]: [Repeats; 2], spread_max: f64) -> Verdict {
+    for (name, repeats) in names.into_iter().zip([a, b]) {
+        if let Some(wide) = too_wide(name, &repeats, spread_max) {
+            return wide;
+        }
+    }
+    if b.median <= 0.0 {
         return Verdict::Nothing;
     }
-    let (of_a, of_b) = (cell.values(measure), baseline.values(measure));
-    let apart = match (of_a.first(), of_a.last(), of_b.first(), of_b.last()) {
-        (Some(a0), Some(a1), Some(b0), Some(b1)) => a1 < b0 || b1 < a0,
-        _ => false,
-    };
-    if apart && of_a.len() > 1 && of_b.len() > 1 {
-        Verdict::Ratio(a / b)
+    let apart = a.highest < b.lowest || b.highest < a.lowest;
+    if apart && a.count > 1 && b.count > 1 {
+        Verdict::Ratio(a.median / b.median)
     } else {
-        Verdict::Unclear(a / b)
+        Verdict::Unclear(a.median / b.median)
     }
+}
+
+fn too_wide(name: &str, repeats: &Repeats, spread_max: f64) -> Option<Verdict> {
+    let spread = repeats.spread().filter(|spread| *spread > spread_max)?;
+    Some(Verdict::TooWide(name.to_string(), spread))
 }
 
 #[cfg(test)]
@@ -445,6 +576,63 @@ pub(crate) mod tests {
         assert!(matches!(said(&mixed), Verdict::Unclear(_)));
         let single = [("a", 0, 200.0), ("b", 0, 100.0)];
         assert_eq!(said(&single), Verdict::Unclear(2.0));
+    }
+
+    /// Flushes and the peak of the pool are measures of the phases that have them.
+    #[test]
+    fn flushes_and_the_pool_are_measures() {
+        let mut records = run(1, "a", 0, 100.0);
+        records.extend(run(2, "b", 0, 100.0));
+        if let Record::Phase(phase) = &mut records[0] {
+            phase.phase.flushes = Some(crate::report::FlushReport {
+                count: 4,
+                entries: 400,
+                seconds: 0.5,
+            });
+            phase.phase.space.pool_peak_bytes = Some(1 << 20);
+        }
+        let cells = Cells::of(records.iter());
+        let [with, without] = cells.all() else {
+            panic!("{cells:?}");
+        };
+        for (measure, value) in [
+            (Measure::FlushMean, 125.0),
+            (Measure::FlushTotal, 0.5),
+            (Measure::PoolPeak, 1_048_576.0),
+        ] {
+            assert_eq!(with.median(measure), Some(value), "{measure:?}");
+            assert_eq!(without.median(measure), None, "{measure:?}");
+        }
+    }
+
+    /// Values convert to the units of papers; a wrong unit is refused with those that exist.
+    #[test]
+    fn measures_have_units() {
+        for (measure, value, unit, converted) in [
+            (Measure::WriteAmp, 2.9, "x", 2.9),
+            (Measure::P99, 1500.0, "ms", 1.5),
+            (Measure::FlushMean, 11.0, "ms", 11.0),
+            (Measure::FlushMean, 11.0, "us", 11_000.0),
+            (Measure::Stalls, 0.25, "ms", 250.0),
+            (Measure::PoolPeak, 39.1e9, "GB", 39.1),
+            (Measure::Space, 1_073_741_824.0, "MiB", 1024.0),
+            (Measure::Throughput, 12_300.0, "kop/s", 12.3),
+        ] {
+            let found = measure.in_unit(value, unit).expect(unit);
+            assert!((found - converted).abs() < 1e-6, "{found} {unit}");
+        }
+        let problem = Measure::FlushMean.in_unit(1.0, "x");
+        assert!(problem.is_err_and(|problem| problem.ends_with("use s, ms, us")));
+        for (measure, value, text) in [
+            (Measure::Throughput, 12_345.4, "12,345 op/s"),
+            (Measure::P99, 15.7, "15.7 us"),
+            (Measure::FlushMean, 11.0, "11.0 ms"),
+            (Measure::Stalls, 28.1, "28.1 s"),
+            (Measure::PoolPeak, 1_572_864.0, "1.50 MiB"),
+            (Measure::WriteAmp, 2.756, "2.76 x"),
+        ] {
+            assert_eq!(measure.show(value), text);
+        }
     }
 
     /// A part of a phase is a separate cell, and does not count for the phase before it.

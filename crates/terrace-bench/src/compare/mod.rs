@@ -4,7 +4,7 @@
 //! `spec.rs` reads the file into `model.rs`, `plan.rs` plans the runs, `child.rs` runs one,
 //! `mount.rs` places their databases, `warm.rs` keeps memory ready for them, `shrink.rs` scales
 //! everything down for a trial, `cells.rs` sorts and compares results, `paper.rs` has the figures
-//! of a paper.
+//! of a paper, `figure.rs` those measured for them.
 //!
 //! Invariants
 //!   C1  Only runs of one program with one set of settings are compared: a result without the hash
@@ -14,6 +14,7 @@
 
 mod cells;
 mod child;
+mod figure;
 mod model;
 mod mount;
 mod paper;
@@ -33,9 +34,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-pub use cells::{Cell, Cells, Key, Measure, Sample, Verdict, verdict};
+pub use cells::{Cell, Cells, Key, Measure, Repeats, Sample, Verdict, judge, verdict};
+pub use figure::Figure;
 pub use model::{Comparison, StoreSpec, WorkloadSpec};
-pub use paper::{Paper, PaperValue};
+pub use paper::{Names, Pair, Paper, PaperValue, Than};
 pub use plan::{Run, program_id, runs};
 pub use scale::Scale;
 pub use size::Size;

@@ -69,7 +69,9 @@ impl Comparison {
             *bytes = scale.of(*bytes);
         }
         for value in self.paper.iter_mut().flat_map(|paper| &mut paper.value) {
-            if let Some(Size(bytes)) = &mut value.data_size {
+            let value = value.get_mut();
+            let than = value.than.as_mut().and_then(|than| than.data_size.as_mut());
+            for Size(bytes) in value.data_size.iter_mut().chain(than) {
                 *bytes = scale.of(*bytes);
             }
         }
@@ -106,7 +108,7 @@ mod tests {
 
     const FILE: &str = r#"
 title = "t"
-data_sizes = ["64MiB"]
+data_sizes = ["64MiB", "128MiB"]
 [settings]
 reads = 6400
 ycsb-property = ["operationcount=1280", "fieldcount=1"]
@@ -127,6 +129,7 @@ what = "w"
 source = "s"
 paper = ["x", "y"]
 data_size = "64MiB"
+than = { data_size = "128MiB" }
 "#;
 
     fn plan(text: &str, scale: &str) -> (Comparison, Vec<String>) {
@@ -144,9 +147,12 @@ data_size = "64MiB"
     #[test]
     fn data_and_operations_shrink() {
         let (comparison, lines) = plan(FILE, "1/64");
-        assert_eq!(comparison.data_sizes, [Size(1 << 20)]);
+        assert_eq!(comparison.data_sizes, [Size(1 << 20), Size(2 << 20)]);
         let paper = comparison.paper.as_ref().expect("a paper");
-        assert_eq!(paper.value[0].data_size, Some(Size(1 << 20)));
+        let value = paper.value[0].get_ref();
+        assert_eq!(value.data_size, Some(Size(1 << 20)));
+        let than = value.than.as_ref().expect("another place");
+        assert_eq!(than.data_size, Some(Size(2 << 20)));
         assert_eq!(paper.scale, 64.0);
         assert!(lines[0].contains("--num 1008 "), "{}", lines[0]);
         for part in [

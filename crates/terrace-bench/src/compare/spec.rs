@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use super::model::{Comparison, Settings};
+use super::paper::PaperValue;
 use super::plan::{VALUE_SIZE, argument};
 use crate::error::BenchError;
 use crate::step::Step;
@@ -73,6 +74,7 @@ impl Comparison {
             source.error(at, format_args!("{}; {hint}", e.message().trim_end()))
         })?;
         comparison.check_fields(&source)?;
+        comparison.check_paper(&source)?;
         let shared = [&comparison.settings, &comparison.terrace];
         let stores = comparison.store.iter().map(|s| &s.get_ref().settings);
         let workloads = comparison.workload.iter().map(|w| &w.get_ref().settings);
@@ -136,6 +138,74 @@ impl Comparison {
             (_, true) => Err(source.error(None, "there is no workload: write a [[workload]]")),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that each figure of a paper can be found among the runs.
+    fn check_paper(&self, source: &Source<'_>) -> Result<(), BenchError> {
+        let values = self.paper.iter().flat_map(|paper| &paper.value);
+        for value in values {
+            let at = Some(value.span().start);
+            let value = value.get_ref();
+            value
+                .check_form()
+                .and_then(|()| self.check_places(value))
+                .map_err(|what| source.error(at, format_args!("{:?}: {what}", value.what)))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the comparison has the stores, workloads, phases and sizes that `value` names.
+    fn check_places(&self, value: &PaperValue) -> Result<(), String> {
+        let one_of = |what: &str, name: &str, names: &[&str]| match names.contains(&name) {
+            true => Ok(()),
+            false => Err(format!(
+                "there is no {what} {name:?}: use one of {}",
+                names.join(", ")
+            )),
+        };
+        let stores: Vec<&str> = self
+            .store
+            .iter()
+            .map(|s| s.get_ref().name.as_str())
+            .collect();
+        let here = value.here.iter();
+        for name in here.flat_map(|here| std::iter::once(&here.store).chain(&here.baseline)) {
+            one_of("store", name, &stores)?;
+        }
+        let than = value.than.clone().unwrap_or_default();
+        let workloads = self.workload.iter().map(|workload| workload.get_ref());
+        let names: Vec<&str> = workloads.clone().map(|w| w.name.as_str()).collect();
+        for name in value.workload.iter().chain(&than.workload) {
+            one_of("workload", name, &names)?;
+        }
+        let phases = workloads.flat_map(|workload| workload.phases());
+        let mut names: Vec<&str> = phases.map(|phase| phase.get_ref().as_str()).collect();
+        names.dedup();
+        for phase in value.phase.iter().chain(&than.phase) {
+            // A part of a phase, as "readwhilewriting (writer)".
+            let whole = phase
+                .split_once(" (")
+                .map_or(phase.as_str(), |(whole, _)| whole);
+            one_of("phase", whole, &names)?;
+        }
+        for (what, all, sizes) in [
+            (
+                "value_sizes",
+                self.value_sizes.get_ref(),
+                [value.value_size, than.value_size],
+            ),
+            (
+                "data_sizes",
+                &self.data_sizes,
+                [value.data_size, than.data_size],
+            ),
+        ] {
+            if let Some(size) = sizes.iter().flatten().find(|size| !all.contains(size)) {
+                let size = crate::units::short_bytes(size.0);
+                return Err(format!("{size} is not among {what}"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks the arguments of each run, where settings may conflict. The error names the line of

@@ -19,6 +19,10 @@ pub struct SpaceReport {
     pub live_bytes: Option<u64>,
     /// Used bytes per live byte; `None` if unknown or nothing is live.
     pub amplification: Option<f64>,
+    /// The most bytes that the live extents of the pool took during the phase, in samples 100 ms
+    /// apart and at its ends; `None` without a pool.
+    #[serde(default)]
+    pub pool_peak_bytes: Option<u64>,
 }
 
 /// The location of a pool's file, which decides how its space counts.
@@ -54,6 +58,7 @@ impl SpaceReport {
             amplification: live_bytes
                 .filter(|live| *live > 0)
                 .map(|live| used_bytes as f64 / live as f64),
+            pool_peak_bytes: None,
         }
     }
 }

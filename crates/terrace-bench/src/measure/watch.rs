@@ -1,13 +1,15 @@
-//! Watching a workload as it runs: the progress bar, the intervals, their stalls.
+//! Watching a workload as it runs: the progress bar, the intervals, their stalls, the pool.
 
 use std::fmt;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::latency::Latency;
 use crate::meter::Meter;
-use crate::report::{IntervalReport, StallReport};
+use crate::report::{FlushReport, IntervalReport, StallReport};
 use crate::step::Step;
 use crate::store::Counters;
 use crate::units;
@@ -16,7 +18,7 @@ use crate::units;
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// Moves the bar and passes intervals to `see` until every worker has ended. Calls `counters` once
-/// an interval, for the stalls in it.
+/// an interval, for the stalls in it, and once a tick for `pool`.
 ///
 /// A worker hands an interval over at the end of the operation that crosses its border, so an
 /// interval is shown when the last worker has done so: after a stall, all intervals that it spans
@@ -27,6 +29,7 @@ pub(crate) fn watch(
     total: u64,
     interval: Option<Duration>,
     counters: &dyn Fn() -> Counters,
+    pool: &PoolPeak,
     see: &mut dyn FnMut(&ProgressBar, &IntervalReport),
 ) -> Vec<IntervalReport> {
     let bar = bar(step, total);
@@ -36,6 +39,7 @@ pub(crate) fn watch(
     loop {
         let ended = meter.wait(TICK);
         bar.set_position(meter.done());
+        pool.sample(&counters());
         if let Some(span) = interval {
             let passed = begun.elapsed();
             stalls.read_until((passed.as_nanos() / span.as_nanos().max(1)) as usize);
@@ -62,6 +66,42 @@ pub(crate) fn watch(
             bar.finish_and_clear();
             return reports;
         }
+    }
+}
+
+/// The most bytes that the live extents of a pool took in samples.
+#[derive(Debug, Default)]
+pub(crate) struct PoolPeak(Mutex<Option<u64>>);
+
+impl PoolPeak {
+    /// Adds a sample.
+    pub(crate) fn sample(&self, counters: &Counters) {
+        let mut peak = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *peak = (*peak).max(counters.pool_bytes);
+    }
+
+    /// Returns the peak; `None` if the store has no pool.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Samples `counters` once a tick, on a separate thread, until `work` has ended.
+    pub(crate) fn while_doing<T>(
+        &self,
+        counters: &(dyn Fn() -> Counters + Sync),
+        work: impl FnOnce() -> T,
+    ) -> T {
+        let (ended, is_running) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // BOUND: ends when the sender is dropped, even by a panic.
+                while is_running.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    self.sample(&counters());
+                }
+            });
+            let _ended = ended;
+            work()
+        })
     }
 }
 
@@ -137,9 +177,64 @@ pub(crate) fn stalls_between(before: &Counters, after: &Counters) -> Vec<StallRe
         .collect()
 }
 
+/// Returns the flushes between two points in time of one store; `None` if none moved an entry. A
+/// design without a buffer has jobs in the lane of flushes, but none that moves a memtable.
+pub(crate) fn flushes_between(before: &Counters, after: &Counters) -> Option<FlushReport> {
+    let (before, after) = (before.flushes?, after.flushes?);
+    let flushes = FlushReport {
+        count: after.count.saturating_sub(before.count),
+        entries: after.entry_count.saturating_sub(before.entry_count),
+        seconds: after.time.saturating_sub(before.time).as_secs_f64(),
+    };
+    (flushes.entries > 0).then_some(flushes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Flushes;
+
+    /// Only flushes in between count; without a moved entry there are none.
+    #[test]
+    fn flushes_are_those_in_between() {
+        let counters = |count, entry_count, ms| Counters {
+            flushes: Some(Flushes {
+                count,
+                entry_count,
+                time: Duration::from_millis(ms),
+            }),
+            ..Counters::default()
+        };
+        let (before, after) = (counters(2, 100, 50), counters(6, 500, 90));
+        let flushes = flushes_between(&before, &after).expect("four flushes");
+        assert_eq!((flushes.count, flushes.entries), (4, 400));
+        assert!((flushes.seconds - 0.04).abs() < 1e-9);
+        assert!((flushes.mean_ms().expect("a mean") - 10.0).abs() < 1e-9);
+        assert_eq!(flushes_between(&before, &counters(3, 100, 60)), None);
+        assert_eq!(flushes_between(&Counters::default(), &after), None);
+        assert_eq!(FlushReport::default().mean_ms(), None);
+    }
+
+    /// The peak of a pool is the highest sample, of ticks in between too, not the last one.
+    #[test]
+    fn the_peak_of_a_pool_is_the_highest_sample() {
+        let counters = |pool_bytes| Counters {
+            pool_bytes,
+            ..Counters::default()
+        };
+        let peak = PoolPeak::default();
+        peak.sample(&counters(None));
+        assert_eq!(peak.bytes(), None);
+        for bytes in [5, 9, 7] {
+            peak.sample(&counters(Some(bytes)));
+        }
+        assert_eq!(peak.bytes(), Some(9));
+        let done = peak.while_doing(&|| counters(Some(11)), || {
+            std::thread::sleep(3 * TICK);
+            "done"
+        });
+        assert_eq!((done, peak.bytes()), ("done", Some(11)));
+    }
 
     /// Only stalls in between count, and a new reason counts in full.
     #[test]

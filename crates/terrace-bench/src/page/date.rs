@@ -1,7 +1,7 @@
 //! The date of a point in time, in UTC.
 
 /// Formats a number of milliseconds since 1970 as `YYYY-MM-DD`.
-pub(super) fn day(ms: u64) -> String {
+pub(crate) fn day(ms: u64) -> String {
     // Days are counted from 0000-03-01, so that a leap day is the last day of its year.
     let days = ms / 86_400_000 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

@@ -3,7 +3,7 @@
 //!
 //! `pictures.rs` draws, `tables.rs` writes tables, and this file assembles the page.
 
-mod date;
+pub(crate) mod date;
 mod pictures;
 mod tables;
 

@@ -72,6 +72,10 @@ pub struct StepReport {
     pub kinds: Vec<KindReport>,
     /// Stalls of writers during the step, by reason.
     pub stalls: Vec<StallReport>,
+    /// Flushes of memtables during the step; `None` if there were none, or the store does not count
+    /// them.
+    #[serde(default)]
+    pub flushes: Option<FlushReport>,
     /// The limit of the medium alone.
     pub limit_ops_per_s: Option<f64>,
     /// The fraction of the limit that was reached.
@@ -137,6 +141,24 @@ pub struct StallReport {
     pub count: u64,
     /// The total time in seconds.
     pub seconds: f64,
+}
+
+/// Flushes of memtables.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlushReport {
+    /// The number of completed jobs, including those that make spare memtables.
+    pub count: u64,
+    /// The entries that they moved.
+    pub entries: u64,
+    /// The time spent in them in seconds, over all threads.
+    pub seconds: f64,
+}
+
+impl FlushReport {
+    /// Returns the mean time of a flush in milliseconds; `None` if none has completed.
+    pub fn mean_ms(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.seconds * 1e3 / self.count as f64)
+    }
 }
 
 /// One interval of a workload.

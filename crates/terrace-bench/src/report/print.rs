@@ -179,6 +179,7 @@ impl fmt::Display for StepReport {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_stalls(f)?;
+        self.write_flushes(f)?;
         self.write_written(f)?;
         self.write_blocks(f)?;
         self.write_usage(f)?;
@@ -214,6 +215,28 @@ impl Report {
                     stall.reason.to_string(),
                     units::count(stall.count),
                     units::time(Duration::from_secs_f64(stall.seconds.max(0.0))),
+                ]);
+            }
+        }
+        if table.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "\n{table}")
+        }
+    }
+
+    fn write_flushes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["flushed memtables", "count", "mean", "total"]);
+        for step in &self.steps {
+            if let Some(flushes) = &step.flushes {
+                let total = Duration::from_secs_f64(flushes.seconds.max(0.0));
+                table.row([
+                    step.name.clone(),
+                    units::count(flushes.count),
+                    flushes
+                        .mean_ms()
+                        .map_or("-".to_string(), |ms| format!("{ms:.2} ms")),
+                    units::time(total),
                 ]);
             }
         }
@@ -280,6 +303,7 @@ impl Report {
             "CPU of others",
             "peak memory",
             "of it private",
+            "pool at most",
             "space used",
             "live data",
             "amplification",
@@ -296,6 +320,7 @@ impl Report {
                 format!("{:.2} s", usage.cpu_others_s),
                 format!("{}{since}", units::bytes(usage.peak_bytes)),
                 units::bytes(usage.peak_private_bytes),
+                space.pool_peak_bytes.map_or_else(none, units::bytes),
                 units::bytes(space.used_bytes),
                 space.live_bytes.map_or_else(none, units::bytes),
                 space

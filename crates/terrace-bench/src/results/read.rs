@@ -131,6 +131,11 @@ mod tests {
                 count: 2,
                 seconds: 0.25,
             }],
+            flushes: Some(crate::report::FlushReport {
+                count: 3,
+                entries: 300,
+                seconds: 0.5,
+            }),
             ..StepReport::default()
         };
         vec![

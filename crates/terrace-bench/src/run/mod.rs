@@ -14,7 +14,7 @@ use crate::known::Known;
 use crate::latency::{Latency, LatencyReport};
 use crate::limit::Limits;
 use crate::machine::{Memory, ProcessIo, bytes_under};
-use crate::measure::watch::{spinner, stalls_between, watch};
+use crate::measure::watch::{PoolPeak, flushes_between, spinner, stalls_between, watch};
 use crate::measure::{KindReport, OpKind, RecoveryReport, SpaceReport, Usage, kill};
 use crate::meter::{Meter, Tally};
 use crate::out::Out;
@@ -194,20 +194,27 @@ impl Run<'_> {
             }]);
         }
         let before = self.counters()?;
+        let pool = PoolPeak::default();
+        pool.sample(&before.0);
         let usage = Usage::begin();
         let (mut reports, user_bytes) = match Role::of(step) {
-            Some(role) => self.workload(step, role, index)?,
-            None => (vec![self.settle(step)?], 0),
+            Some(role) => self.workload(step, role, index, &pool)?,
+            None => (vec![self.settle(step, &pool)?], 0),
         };
         let (usage, after) = (usage.end(), self.counters()?);
+        pool.sample(&after.0);
         if step.puts() {
             self.is_empty = false;
         }
-        let space = self.space_used()?;
+        let space = SpaceReport {
+            pool_peak_bytes: pool.bytes(),
+            ..self.space_used()?
+        };
         if let Some(report) = reports.first_mut() {
             report.written = Written::between(&before, &after, user_bytes);
             report.blocks = BlockReads::between(before.0.blocks, after.0.blocks);
             report.stalls = stalls_between(&before.0, &after.0);
+            report.flushes = flushes_between(&before.0, &after.0);
             report.open_s = self.open_s.take();
             (report.usage, report.space) = (usage, space);
         }
@@ -282,18 +289,22 @@ impl Run<'_> {
         })
     }
 
-    fn settle(&mut self, step: Step) -> Result<StepReport, BenchError> {
+    fn settle(&mut self, step: Step, pool: &PoolPeak) -> Result<StepReport, BenchError> {
         let bar = spinner(step.name());
-        let begun = Instant::now();
-        self.open_store()?.settle(match step {
+        let store = self.open_store()?;
+        let how = match step {
             Step::Drain => Settle::Drain,
             Step::Flush => Settle::Flush,
             _ => Settle::Rest,
+        };
+        let elapsed = pool.while_doing(&|| store.counters(), || {
+            let begun = Instant::now();
+            store.settle(how).map(|()| begun.elapsed())
         })?;
         bar.finish_and_clear();
         Ok(StepReport {
             name: step.name().into(),
-            elapsed_s: begun.elapsed().as_secs_f64(),
+            elapsed_s: elapsed.as_secs_f64(),
             ..StepReport::default()
         })
     }
@@ -304,6 +315,7 @@ impl Run<'_> {
         step: Step,
         role: Role,
         index: u64,
+        pool: &PoolPeak,
     ) -> Result<(Vec<StepReport>, u64), BenchError> {
         let clients = self.config.threads;
         let writers = usize::from(step.has_writer());
@@ -367,6 +379,7 @@ impl Run<'_> {
                 total,
                 work.config.report_interval,
                 &counters,
+                pool,
                 &mut |bar, report| {
                     bar.suspend(|| out.line(format_args!("{}", report.line(step.name()))));
                 },

@@ -66,6 +66,22 @@ fn every_workload_runs() {
             "{step}"
         );
     }
+    let flushes: Vec<_> = report.steps.iter().filter_map(|s| s.flushes).collect();
+    assert!(!flushes.is_empty(), "some steps write more than a memtable");
+    for flushes in flushes {
+        assert!(flushes.count > 0 && flushes.seconds > 0.0, "{flushes:?}");
+    }
+    assert!(text.contains("flushed memtables"), "{text}");
+    for step in report.steps.iter().filter(|step| step.recovery.is_none()) {
+        let is_known = step.space.pool_peak_bytes.is_some_and(|bytes| bytes > 0);
+        let is_part = step.name.starts_with(' ');
+        assert_eq!(
+            is_known,
+            !is_part && step.skipped.is_none(),
+            "{}",
+            step.name
+        );
+    }
     let checked: u64 = report.steps.iter().map(|step| step.checked).sum();
     assert!(checked > 0, "values are compared");
     let missing = report.steps.iter().find(|step| step.name == "readmissing");

@@ -228,8 +228,23 @@ pub(crate) struct Counters {
     pub(crate) files: Vec<(&'static str, u64)>,
     /// Stalls of writers by reason: their number, if the store counts it, and their time.
     pub(crate) stalls: Vec<(&'static str, u64, Duration)>,
+    /// Flushes of memtables; `None` if the store does not count them.
+    pub(crate) flushes: Option<Flushes>,
+    /// Bytes of the live extents of the pool; `None` without one.
+    pub(crate) pool_bytes: Option<u64>,
     /// Blocks requested by point reads.
     pub(crate) blocks: BlockReads,
+}
+
+/// Flushes since a store was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Flushes {
+    /// Completed jobs.
+    pub(crate) count: u64,
+    /// Entries that they moved.
+    pub(crate) entry_count: u64,
+    /// Time spent in them, over all threads.
+    pub(crate) time: Duration,
 }
 
 /// A wait for background work.

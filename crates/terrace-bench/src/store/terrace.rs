@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use ::terrace::{Db, Durability, Iter, Options, Result, WriteBatch};
 
-use super::{About, Counters, Direction, Session, Settle, Setup, Store};
+use super::{About, Counters, Direction, Flushes, Session, Settle, Setup, Store};
 use crate::error::BenchError;
 use crate::files::{BlockReads, FileSettings};
 use crate::space::Space;
@@ -56,6 +56,7 @@ impl Store for Terrace {
     fn counters(&self) -> Counters {
         let metrics = self.db.metrics();
         let stalls = metrics.stalls.iter();
+        let flushes = metrics.jobs.iter().find(|job| job.kind == "flush");
         Counters {
             user_bytes: Some(metrics.user_written_bytes),
             pm: metrics.pm,
@@ -64,6 +65,12 @@ impl Store for Terrace {
                 ("table files", metrics.table_file_bytes),
             ],
             stalls: stalls.map(|s| (s.reason.name(), s.count, s.time)).collect(),
+            flushes: flushes.map(|job| Flushes {
+                count: job.count,
+                entry_count: job.entry_count,
+                time: job.time,
+            }),
+            pool_bytes: Some(metrics.pool.allocated_bytes),
             blocks: BlockReads {
                 hits: metrics.cache.hit_count,
                 misses: metrics.cache.miss_count,

@@ -61,7 +61,8 @@ With --json each phase prints a line when it ends, and the end of the run anothe
 docs/benchmarking.md has the fields.
 
 terrace bench compare runs a matrix of stores, workloads and sizes from a file and makes a report; \
-terrace bench report makes a report of existing results.
+terrace bench report makes a report of existing results. terrace bench papers makes a page of all \
+comparisons with papers.
 
 Examples:
   terrace bench

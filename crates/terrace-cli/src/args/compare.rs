@@ -1,4 +1,4 @@
-//! The grammar of `terrace bench compare` and `terrace bench report`, and their help.
+//! The grammar of `terrace bench compare`, `report` and `papers`, and their help.
 
 use std::path::PathBuf;
 
@@ -49,6 +49,8 @@ pub(crate) enum BenchCommand {
     Compare(CompareArgs),
     /// Make a report of existing results.
     Report(ReportArgs),
+    /// Make the page that shows papers' figures next to those measured here.
+    Papers(PapersArgs),
 }
 
 /// `terrace bench compare`
@@ -94,4 +96,53 @@ pub(crate) struct ReportArgs {
     /// The directory of the report [default: FILE-report].
     #[arg(long, value_name = "PATH")]
     pub(crate) report: Option<PathBuf>,
+}
+
+const PAPERS_HELP: &str = "\
+A comparison with a [paper] section repeats figures of a paper. This command puts all of them into \
+one page, with a table for each paper, and measures nothing:
+
+  1. Where FILE.jsonl is next to FILE.toml (terrace bench compare wrote it), its medians, their \
+range and their conditions are written to a summary, PAGE/FILE.json: docs/results/papers/FILE.json \
+for docs/results/papers.md. Results of other settings than those in FILE.toml are left out.
+  2. Where it is not, an existing summary is used; commit summaries with the page, since raw \
+results are too large. Without either, the table says \"not run\".
+  3. The page is written. The same files and summaries give the same bytes.
+
+What a result means is a sentence of yours in FILE.toml:
+
+  [paper]
+  name = \"MioDB (ASPLOS 2023)\"                files with one name share a table
+  title = \"figure 6\"
+  scale = 16                                   at 1/16 of the paper's size
+  says = \"...\"                               the differences, below the table
+  [[paper.value]]
+  what = \"random write\"
+  source = \"section 5.1\"
+  paper = [\"MioDB\", \"MatrixKV\"]
+  ratio = 2.5
+  here = [\"miodb\", \"leveled\"]              omit it if nothing is comparable, and say so in note
+  measure = \"throughput\"
+  phase = \"fillrandom\"
+  reading = \"As in the paper.\"
+
+Examples:
+  terrace bench compare papers/miodb-fig6.toml --mount /mnt/huge   measure, for hours
+  terrace bench papers                                             then refresh the page
+  terrace bench papers papers/miodb-*.toml --out miodb.md          a page of one paper
+  terrace bench papers papers/miodb-fig6.toml --results old.jsonl --out fig6.md";
+
+/// `terrace bench papers`
+#[derive(Debug, Args)]
+#[command(after_help = PAPERS_HELP)]
+pub(crate) struct PapersArgs {
+    /// The files of the comparisons [default: papers/*.toml; those without a paper are left out].
+    #[arg(value_name = "FILE.toml")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The results of the only FILE [default: FILE.jsonl, if it exists].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) results: Option<PathBuf>,
+    /// The page; its summaries are in a directory of its name, without the extension.
+    #[arg(long, value_name = "PATH", default_value = "docs/results/papers.md")]
+    pub(crate) out: PathBuf,
 }

@@ -67,3 +67,79 @@ fn a_paper_is_tried_at_a_small_scale() {
     bad.args(["bench", "compare", "--scale", "3"]).arg(&file);
     assert_fails(&bad.output().expect("it runs"), 2, "write one as 1/64");
 }
+
+/// The page of papers is made from results, and again, byte for byte, from the summary alone; a
+/// paper without either is not run.
+#[test]
+fn the_page_of_papers_needs_no_results() {
+    let place = Place::new();
+    let tiny = |title: &str| {
+        super::TINY.to_string()
+            + &format!(
+                "[paper]\nname = \"Some (CONF 2023)\"\ntitle = \"{title}\"\nscale = 16\nsays = \
+                 \"Tiny.\"\n[[paper.value]]\nwhat = \"overwrite\"\nsource = \"section 1\"\npaper = \
+                 [\"A\", \"B\"]\nratio = 2.5\nhere = [\"miodb\", \"leveled\"]\nmeasure = \
+                 \"throughput\"\nphase = \"overwrite\"\nvalue_size = \"100\"\n"
+            )
+    };
+    let folder = place.path("papers");
+    fs::create_dir(&folder).expect("a directory");
+    fs::write(folder.join("six.toml"), tiny("figure 6")).expect("a file");
+    fs::write(folder.join("seven.toml"), tiny("figure 7")).expect("a file");
+    fs::write(folder.join("plain.toml"), super::TINY).expect("a file");
+    let bench = |arguments: &[&str]| {
+        let mut run = terrace();
+        run.arg("bench").args(arguments);
+        run.current_dir(place.path("")).output().expect("it runs")
+    };
+    let page = || fs::read_to_string(place.path("docs/results/papers.md")).expect("a page");
+    let measured = bench(&["compare", "papers/six.toml"]);
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    let output = bench(&["papers"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("six.toml: refreshed from papers/six.jsonl"),
+        "{said}"
+    );
+    assert!(said.contains("seven.toml: not run"), "{said}");
+    assert!(!said.contains("plain.toml"), "it has no paper: {said}");
+    let first = page();
+    let rows = |part| first.lines().filter(|line| line.contains(part)).count();
+    assert_eq!(
+        (rows("| figure 6, section 1 | "), rows("| figure 7, ")),
+        (1, 1),
+        "{first}"
+    );
+    assert_eq!((rows("| not run |"), rows(" op/s / ")), (1, 1), "{first}");
+
+    fs::remove_file(folder.join("six.jsonl")).expect("results");
+    let output = bench(&["papers"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("six.toml: as in docs/results/papers/six.json"));
+    assert_eq!(page(), first, "the summary is enough");
+
+    let one = bench(&["papers", "papers/seven.toml", "--out", "seven.md"]);
+    assert!(one.status.success(), "{}", text(&one.stderr));
+    let seven = fs::read_to_string(place.path("seven.md")).expect("a page");
+    assert!(
+        seven.contains("figure 7") && !seven.contains("figure 6"),
+        "{seven}"
+    );
+    for (arguments, said) in [
+        (&["papers/plain.toml"][..], "no [paper]"),
+        (&["--results", "six.jsonl"], "give one FILE.toml"),
+        (
+            &["papers/six.toml", "papers/../papers/six.toml"],
+            "the same summary",
+        ),
+    ] {
+        assert_fails(&bench(&[&["papers"], arguments].concat()), 2, said);
+    }
+    let absent = bench(&["papers", "papers/six.toml", "--results", "none.jsonl"]);
+    assert_fails(&absent, 1, "no such file");
+    fs::write(place.path("docs/results/papers/six.json"), "{").expect("a file");
+    assert_fails(&bench(&["papers"]), 1, "six.json: this is not a summary");
+    fs::remove_dir_all(&folder).expect("a directory");
+    assert_fails(&bench(&["papers"]), 2, "root of the repository");
+}

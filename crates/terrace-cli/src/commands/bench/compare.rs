@@ -126,7 +126,7 @@ fn named_by(file: &Path, scale: Option<&Scale>) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn beside(file: &Path, given: &Option<PathBuf>, extension: &str) -> PathBuf {
+pub(super) fn beside(file: &Path, given: &Option<PathBuf>, extension: &str) -> PathBuf {
     given
         .clone()
         .unwrap_or_else(|| file.with_extension(extension))
@@ -140,7 +140,7 @@ fn report_folder(file: &Path, given: &Option<PathBuf>) -> PathBuf {
 
 /// Checks the arguments of a run against the command line; returns the bytes that it may need, or
 /// an error.
-fn check(arguments: &[String]) -> Result<u64, String> {
+pub(super) fn check(arguments: &[String]) -> Result<u64, String> {
     let start = ["terrace", "bench"].map(String::from);
     let cli = Cli::try_parse_from(start.iter().chain(arguments)).map_err(|e| {
         // The first paragraph is the error; the usage after it is of the command line.

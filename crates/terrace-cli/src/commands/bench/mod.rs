@@ -1,6 +1,7 @@
 //! `terrace bench`: converts its arguments to the configuration of the benchmark.
 
 mod compare;
+mod papers;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -20,6 +21,7 @@ pub(super) fn bench(args: &BenchArgs, store: &StoreArgs, json: bool) -> Result<(
     match &args.command {
         Some(BenchCommand::Compare(compare)) => return compare::compare(compare),
         Some(BenchCommand::Report(report)) => return compare::report(report),
+        Some(BenchCommand::Papers(papers)) => return papers::papers(papers),
         None => {}
     }
     let config = config(args, store)?;
