@@ -76,6 +76,8 @@ pub struct Task<'a> {
     pub results: PathBuf,
     /// The directory for databases, if given.
     pub mount: Option<PathBuf>,
+    /// The directory for the pools of Terrace, if they are to be elsewhere.
+    pub pool_mount: Option<PathBuf>,
     /// The program that does a run: this one.
     pub program: PathBuf,
     /// The identity of this build; see [`program_id`].
@@ -175,11 +177,15 @@ pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
         warm::check(comparison.warm_memory.0, phases.max().unwrap_or(0))?;
         let bytes = |run: &&Run| (task.check)(&run.args).unwrap_or(0);
         let most = left.iter().map(bytes).max().unwrap_or(0);
-        let mount = Mount::new(task.mount.as_deref().or(comparison.mount.as_deref()), most)?;
+        let pools = task.pool_mount.as_deref();
+        let places = Places {
+            mount: Mount::new(task.mount.as_deref().or(comparison.mount.as_deref()), most)?,
+            pools: pools.map(|path| Mount::new(Some(path), 0)).transpose()?,
+        };
         let bar = bar(runs.len(), runs.len() - left.len());
         for run in left {
             bar.set_message(title(run));
-            ended_early = one(task, run, &mount, &bar, &mut results, &mut records)?;
+            ended_early = one(task, run, &places, &bar, &mut results, &mut records)?;
             if ended_early.is_some() {
                 break;
             }
@@ -193,18 +199,47 @@ pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
     })
 }
 
+/// The directories of databases, and of pools if they are elsewhere.
+struct Places {
+    mount: Mount,
+    pools: Option<Mount>,
+}
+
+impl Places {
+    /// Returns the arguments of a run that say where its database is.
+    fn arguments(&self, run: &Run) -> Result<Vec<OsString>, BenchError> {
+        let mut args: Vec<OsString> = run.args.iter().map(OsString::from).collect();
+        args.extend(["--db".into(), self.mount.db().into_os_string()]);
+        let is_terrace = run.args.iter().any(|arg| arg == StoreKind::Terrace.name());
+        let Some(pools) = self.pools.as_ref().filter(|_| is_terrace) else {
+            return Ok(args);
+        };
+        let pool = pools.make()?.join("pool").into_os_string();
+        match args.iter().position(|arg| arg == "--pool") {
+            Some(at) if args.get(at + 1).is_some_and(|path| path == "none") => {}
+            Some(at) if at + 1 < args.len() => args[at + 1] = pool,
+            _ => args.extend(["--pool".into(), pool]),
+        }
+        Ok(args)
+    }
+
+    fn clear(&self) -> Result<(), BenchError> {
+        self.mount.clear()?;
+        self.pools.iter().try_for_each(Mount::clear)
+    }
+}
+
 /// Executes one run; returns the reason that the comparison must end, if any.
 fn one(
     task: &Task<'_>,
     run: &Run,
-    mount: &Mount,
+    places: &Places,
     bar: &ProgressBar,
     results: &mut Appender,
     records: &mut Vec<Record>,
 ) -> Result<Option<String>, BenchError> {
     let mut args: Vec<OsString> = vec!["bench".into(), "--json".into()];
-    args.extend(run.args.iter().map(OsString::from));
-    args.extend(["--db".into(), mount.db().into_os_string()]);
+    args.extend(places.arguments(run)?);
     let mut id = RunId {
         planned: Some(run.planned.clone()),
         ..RunId::begin()
@@ -218,7 +253,7 @@ fn one(
         bar.set_message(format!("{} (touching memory)", title(run)));
     }
     let mut warm = WarmMemory::hold(warm_bytes, phases);
-    let room = (task.check)(&run.args).and_then(|bytes| mount.check_room(bytes));
+    let room = (task.check)(&run.args).and_then(|bytes| places.mount.check_room(bytes));
     let ended = match room {
         Err(what) => Ended::Failed("it was not started".to_string(), what),
         Ok(()) => {
@@ -241,7 +276,7 @@ fn one(
             child::run(&task.program, &args, &run.planned, timeout, task.stop, see)?
         }
     };
-    mount.clear()?;
+    places.clear()?;
     match ended {
         Ended::Done => {}
         Ended::Stopped => return Ok(Some("it was stopped".to_string())),
@@ -293,4 +328,47 @@ fn bar(all: usize, done: usize) -> ProgressBar {
     bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Planned;
+
+    /// The pools of Terrace go to their own directory, if there is one; stores without a pool stay
+    /// as they are.
+    #[test]
+    fn pools_are_where_they_are_wanted() {
+        let (disk, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = |folder: &tempfile::TempDir| Mount::new(Some(folder.path()), 0).unwrap();
+        let run = |args: &[&str]| Run {
+            planned: Planned::default(),
+            args: args.iter().map(|arg| arg.to_string()).collect(),
+            store: 0,
+        };
+        let places = Places {
+            mount: at(&disk),
+            pools: Some(at(&memory)),
+        };
+        let pool_of = |args: &[&str]| {
+            let args = places.arguments(&run(args)).unwrap();
+            assert!(args.contains(&places.mount.db().into_os_string()));
+            let at = args.iter().position(|arg| arg == "--pool")?;
+            args.get(at + 1).map(PathBuf::from)
+        };
+        let wanted = memory
+            .path()
+            .join("terrace-compare")
+            .join("db")
+            .join("pool");
+        assert_eq!(pool_of(&["--store", "terrace"]), Some(wanted.clone()));
+        let named = ["--store", "terrace", "--pool", "pool"];
+        assert_eq!(pool_of(&named), Some(wanted.clone()));
+        let without = ["--store", "terrace", "--pool", "none"];
+        assert_eq!(pool_of(&without), Some("none".into()));
+        assert_eq!(pool_of(&["--store", "lmdb"]), None);
+        std::fs::write(&wanted, "bytes").unwrap();
+        places.clear().unwrap();
+        assert!(!wanted.exists(), "its file is removed");
+    }
 }

@@ -83,6 +83,13 @@ impl Mount {
         self.folder.join("db")
     }
 
+    /// Makes the directory of the next run and returns it, for files that are no database.
+    pub(super) fn make(&self) -> Result<PathBuf, BenchError> {
+        let folder = self.db();
+        fs::create_dir_all(&folder).map_err(|e| BenchError::io("make", &folder, e))?;
+        Ok(folder)
+    }
+
     /// Removes the files of a run.
     pub(super) fn clear(&self) -> Result<(), BenchError> {
         let db = self.db();

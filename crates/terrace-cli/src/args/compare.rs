@@ -64,6 +64,14 @@ pub(crate) struct CompareArgs {
     /// [default: mount of the file, or a temporary directory, in memory if that has enough space].
     #[arg(long, value_name = "PATH")]
     pub(crate) mount: Option<PathBuf>,
+    /// The existing directory in which the pools of Terrace are made instead: memory, or persistent
+    /// memory, while the mount is a disk [default: with their databases].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) pool_mount: Option<PathBuf>,
+    /// Run each store this many times, instead of the file's repeats. With a larger number later,
+    /// only the missing runs are made.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeats: Option<u32>,
     /// The file to which results are appended, and from which earlier ones are read [default:
     /// FILE.jsonl].
     #[arg(long, value_name = "PATH")]

@@ -7,7 +7,7 @@ use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::none::NoBottom;
-use crate::stages::buffer::elastic::{self, Growth};
+use crate::stages::buffer::elastic::{self, Drains};
 use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
@@ -26,7 +26,7 @@ fn open(
     buffered::open(
         shared,
         folder,
-        Growth::Fixed,
+        Drains::Early,
         links_lost,
         progress,
         |_, _| Ok(Box::new(NoBottom)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Opened, RebuildProgress};
 use crate::engine::Stages;
 use crate::error::Result;
-use crate::stages::buffer::elastic::{self, Growth};
+use crate::stages::buffer::elastic::{self, Drains};
 use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Bottom, Folder, Shared};
 
@@ -15,13 +15,13 @@ use crate::stages::{Bottom, Folder, Shared};
 pub(super) fn open(
     shared: &Arc<Shared>,
     folder: Folder,
-    growth: Growth,
+    drains: Drains,
     links_lost: bool,
     progress: RebuildProgress<'_>,
     open_bottom: impl FnOnce(&Folder, RebuildProgress<'_>) -> Result<Box<dyn Bottom>>,
 ) -> Result<(Stages, Opened)> {
     let (buffer, found) =
-        elastic::recover::recover(shared, growth, links_lost, &mut |done, total| {
+        elastic::recover::recover(shared, drains, links_lost, &mut |done, total| {
             progress("rebuilding tables", done, total);
         })?;
     let bottom = open_bottom(&folder, progress)?;

@@ -10,7 +10,7 @@ use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::repository;
-use crate::stages::buffer::elastic::{self, Growth};
+use crate::stages::buffer::elastic::{self, Drains};
 use crate::stages::{Folder, Shared};
 
 /// An empty repository is created first; the other stages need no initial bytes on media.
@@ -26,15 +26,15 @@ fn open(
     links_lost: bool,
     progress: RebuildProgress<'_>,
 ) -> Result<(Stages, Opened)> {
-    let growth = match shared.pool_outlives() {
-        true => Growth::WithFreeSpace,
+    let drains = match shared.pool_outlives() {
+        true => Drains::Late,
         // The logs of a table are needed until all of it has drained.
-        false => Growth::Fixed,
+        false => Drains::Early,
     };
     buffered::open(
         shared,
         folder,
-        growth,
+        drains,
         links_lost,
         progress,
         |_, progress| {

@@ -11,7 +11,7 @@ use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
-use crate::stages::buffer::elastic::{self, Growth};
+use crate::stages::buffer::elastic::{self, Drains};
 use crate::stages::front::wal_memtable;
 use crate::stages::{Folder, Shared};
 
@@ -29,8 +29,8 @@ fn open(
     progress: RebuildProgress<'_>,
 ) -> Result<(Stages, Opened)> {
     // A drain frees its tables when all of it is in files: the pool is to hold several.
-    let growth = Growth::Fixed;
-    buffered::open(shared, folder, growth, links_lost, progress, |folder, _| {
+    let drains = Drains::Early;
+    buffered::open(shared, folder, drains, links_lost, progress, |folder, _| {
         let front = wal_memtable::shape(shared);
         Ok(Box::new(leveled::recover::recover(shared, folder, front)?))
     })

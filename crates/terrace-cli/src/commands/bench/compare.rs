@@ -22,6 +22,9 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
         let shrunk = comparison.shrink(scale);
         shrunk.map_err(|e| CliError::Usage(format!("{}: {e}", args.file.display())))?;
     }
+    if let Some(repeats) = args.repeats {
+        *comparison.repeats.get_mut() = repeats;
+    }
     let file = named_by(&args.file, args.scale.as_ref());
     if args.dry_run {
         return show_runs(&comparison);
@@ -39,6 +42,7 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
         comparison: &comparison,
         results: beside(&file, &args.results, "jsonl"),
         mount: args.mount.clone(),
+        pool_mount: args.pool_mount.clone(),
         program: std::env::current_exe().map_err(|e| failed("find this program", e))?,
         program_id: program_id().map_err(|e| failed("read this program", e))?,
         check: &check,

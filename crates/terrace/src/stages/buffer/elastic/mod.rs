@@ -5,8 +5,8 @@
 //! memtable is in its extent already, and nothing is copied. Whenever a level holds two tables that
 //! no job owns, its two oldest are merged by relinking and the result moves down one level. Levels
 //! merge concurrently and never wait for one another, so nothing ever blocks a flush. The oldest
-//! tables of the last level drain to the bottom, a few at a time; when space is needed, the oldest
-//! tables of any level do.
+//! tables of the last level drain to the bottom; when space is needed, the oldest tables of any level
+//! do.
 //!
 //! Invariants
 //!   B1  Tables are ordered by age: every sequence number in a newer table is above every one in an
@@ -20,7 +20,7 @@
 //!
 //! Two tables whose merge would make one larger than `table_bytes_max` are not merged: the older
 //! moves down instead, so that the space that one drain needs stays bounded. If drains stay in the
-//! pool and most of it is free, tables grow on to the paper's sizes ([`Growth::WithFreeSpace`]).
+//! pool and most of it is free, tables grow on to the paper's sizes ([`Drains::Late`]).
 //!
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
@@ -61,9 +61,9 @@ pub(crate) use salvage::SALVAGE;
 /// give way.
 const WAITING_MAX: usize = 4;
 
-/// The number of tables of the last level that wait for one another before any of them drains,
-/// unless space is needed or writers rest. Of a key that several of them have, only the newest
-/// version is copied, and a table that stays hides more of what drains.
+/// The number of tables of the last level that wait for one another before any of them drains if
+/// drains are late, unless space is needed or writers rest. Of a key that several of them have,
+/// only the newest version is copied, and a table that stays hides more of what drains.
 const DUE_MIN: usize = 3;
 
 /// BOUND: the number of tables that drain together. Each step of a merge of many finds its place
@@ -80,21 +80,22 @@ const ASKED_MAX: usize = 32;
 /// writers before the throttle counts space as short (engine/throttle.rs).
 const FREE_TABLES_MIN: u64 = 3;
 
-/// The size that merges may give a table.
+/// When tables leave for the bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Growth {
-    /// At most `Options::table_bytes_max`.
-    Fixed,
-    /// In a pool with much free space up to twice as much on each level, as in the paper, unless
-    /// the options set a limit.
-    WithFreeSpace,
+pub(crate) enum Drains {
+    /// As soon as they are on the last level. None is larger than `Options::table_bytes_max`.
+    Early,
+    /// Late, to copy fewer values that are overwritten soon after: tables of the last level wait
+    /// for [`DUE_MIN`], and in a pool with much free space they are up to twice as large on each
+    /// level, as in the paper, unless the options set a limit.
+    Late,
 }
 
 /// The buffer of one database.
 pub(crate) struct Elastic {
     shared: Arc<Shared>,
     tables: Arc<Tables>,
-    growth: Growth,
+    drains: Drains,
 }
 
 /// All tables, newest first.
@@ -134,7 +135,7 @@ impl Tables {
 
 impl Elastic {
     /// Creates a buffer over tables found at recovery.
-    fn over(shared: Arc<Shared>, tables: Vec<Arc<Table>>, growth: Growth) -> Elastic {
+    fn over(shared: Arc<Shared>, tables: Vec<Arc<Table>>, drains: Drains) -> Elastic {
         let all = Tables::default();
         for table in &tables {
             let newer = table.inner.lock();
@@ -157,7 +158,7 @@ impl Elastic {
         Elastic {
             shared,
             tables: Arc::new(all),
-            growth,
+            drains,
         }
     }
 
@@ -172,7 +173,7 @@ impl Elastic {
             return true;
         }
         let of_last_level = options.front.memtable_bytes << self.last_level();
-        self.growth == Growth::WithFreeSpace
+        self.drains == Drains::Late
             && options.buffer.table_bytes_max.is_none()
             && bytes <= of_last_level
             && self.shared.pool.usage().free / FREE_TABLES_MIN >= bytes
@@ -304,7 +305,8 @@ impl Buffer for Elastic {
         let mut taken: Vec<Arc<Table>> = Vec::new();
         let is_last = |table: &&Arc<Table>| table.inner.lock().level == self.last_level();
         let waiting = tables.iter().rev().take_while(is_last).count();
-        let last_is_due = urgency != Urgency::None || waiting >= DUE_MIN;
+        let is_late = self.drains == Drains::Late && urgency == Urgency::None;
+        let last_is_due = !is_late || waiting >= DUE_MIN;
         // Oldest first. Drained together, tables become one run, and only one version of a key is
         // written, without a merge that changes links only for that.
         for table in tables.iter().rev().take(DRAINED_MAX) {

@@ -16,7 +16,7 @@ use terrace_media::{Medium, Shutdown};
 
 use super::layout::TableMeta;
 use super::table::{Inner, Table};
-use super::{Elastic, Growth};
+use super::{Drains, Elastic};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
@@ -40,7 +40,7 @@ pub(crate) struct Recovered {
 /// is called with the bytes done and the total.
 pub(crate) fn recover(
     shared: &Arc<Shared>,
-    growth: Growth,
+    drains: Drains,
     links_lost: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Elastic, Recovered)> {
@@ -100,7 +100,7 @@ pub(crate) fn recover(
         ranges.extend(in_list(&table.list)?);
     }
     shared.ranges.add(ranges, &Readable::later(), true);
-    Ok((Elastic::over(Arc::clone(shared), tables, growth), recovered))
+    Ok((Elastic::over(Arc::clone(shared), tables, drains), recovered))
 }
 
 /// Returns the change that corrects the number of entries of a rebuilt table in the manifest, or
