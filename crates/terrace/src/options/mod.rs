@@ -165,8 +165,8 @@ pub struct BufferOptions {
     pub filter_bits_per_key: u32,
     /// The maximum result of a merge, in bytes. Tables whose merge would be larger move down instead.
     /// Bounds the space that one drain needs.
-    /// Default: `None`, an eighth of the pool; in `MioDb` with a pool also a third of its free
-    /// space, up to the paper's sizes, which double with each level. Changes: on reopen.
+    /// Default: `None`, an eighth of the pool; in `MioDb` with a pool also 40 % of its free space,
+    /// up to the paper's sizes, which double with each level. Changes: on reopen.
     pub table_bytes_max: Option<u64>,
 }
 

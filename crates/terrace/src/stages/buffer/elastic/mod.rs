@@ -75,10 +75,10 @@ const DRAINED_MAX: usize = 16;
 /// slow drains when there is most to drain.
 const ASKED_MAX: usize = 32;
 
-/// BOUND: a table that is larger than `table_bytes_max` may be made while at least this many times
-/// its size is free in the pool: its drain needs its size, and as much again must be left for
-/// writers before the throttle counts space as short (engine/throttle.rs).
-const FREE_TABLES_MIN: u64 = 3;
+/// BOUND: the part of the free space of the pool that a table may have if it is larger than
+/// `table_bytes_max`. Its drain needs its size, and as much again must be left for writers before
+/// the throttle counts space as short (engine/throttle.rs).
+const OF_FREE_MAX: f64 = 0.4;
 
 /// When tables leave for the bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Elastic {
         self.drains == Drains::Late
             && options.buffer.table_bytes_max.is_none()
             && bytes <= of_last_level
-            && self.shared.pool.usage().free / FREE_TABLES_MIN >= bytes
+            && self.shared.pool.usage().free as f64 * OF_FREE_MAX >= bytes as f64
     }
 
     fn last_level(&self) -> u32 {
