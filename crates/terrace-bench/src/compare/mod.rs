@@ -48,6 +48,7 @@ pub(crate) use summary::{with_spread, words};
 use crate::error::BenchError;
 use crate::results::{Appender, Failure, Record, RunId, VERSION};
 use crate::store::StoreKind;
+use crate::units;
 use child::Ended;
 use mount::Mount;
 use warm::WarmMemory;
@@ -223,6 +224,23 @@ impl Places {
         Ok(args)
     }
 
+    /// Fails if there is no space for a run that may take `bytes` on one mount.
+    fn check_room(&self, run: &Run, bytes: u64) -> Result<(), String> {
+        let at = run.args.iter().position(|arg| arg == "--pool-size");
+        let size = at.and_then(|at| run.args.get(at + 1));
+        let pool = match &self.pools {
+            Some(pools) => {
+                let pool = size.and_then(|size| units::parse_bytes(size).ok());
+                // Without a size it follows from the data, and so is part of the bytes.
+                let pool = pool.unwrap_or(bytes).min(bytes);
+                pools.check_room(pool)?;
+                if size.is_some() { pool } else { 0 }
+            }
+            None => 0,
+        };
+        self.mount.check_room(bytes - pool)
+    }
+
     fn clear(&self) -> Result<(), BenchError> {
         self.mount.clear()?;
         self.pools.iter().try_for_each(Mount::clear)
@@ -253,7 +271,7 @@ fn one(
         bar.set_message(format!("{} (touching memory)", title(run)));
     }
     let mut warm = WarmMemory::hold(warm_bytes, phases);
-    let room = (task.check)(&run.args).and_then(|bytes| places.mount.check_room(bytes));
+    let room = (task.check)(&run.args).and_then(|bytes| places.check_room(run, bytes));
     let ended = match room {
         Err(what) => Ended::Failed("it was not started".to_string(), what),
         Ok(()) => {

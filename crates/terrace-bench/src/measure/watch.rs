@@ -177,8 +177,7 @@ pub(crate) fn stalls_between(before: &Counters, after: &Counters) -> Vec<StallRe
         .collect()
 }
 
-/// Returns the flushes between two points in time of one store; `None` if none moved an entry. A
-/// design without a buffer has jobs in the lane of flushes, but none that moves a memtable.
+/// Returns the flushes between two points in time of one store; `None` if there were none.
 pub(crate) fn flushes_between(before: &Counters, after: &Counters) -> Option<FlushReport> {
     let (before, after) = (before.flushes?, after.flushes?);
     let flushes = FlushReport {
@@ -186,7 +185,7 @@ pub(crate) fn flushes_between(before: &Counters, after: &Counters) -> Option<Flu
         entries: after.entry_count.saturating_sub(before.entry_count),
         seconds: after.time.saturating_sub(before.time).as_secs_f64(),
     };
-    (flushes.entries > 0).then_some(flushes)
+    (flushes.count > 0).then_some(flushes)
 }
 
 #[cfg(test)]

@@ -132,12 +132,12 @@ fn section(text: &mut String, name: &str, entries: &[(&Entry, &Paper)]) {
 
 /// Returns the cells of a row.
 fn row(entry: &Entry, paper: &Paper, value: &PaperValue) -> [String; 7] {
-    // A title may describe its figure: "table 1: costs".
+    // A section alone does not say which figure it describes. A title may: "table 1: costs".
     let title = paper.title.split(':').next().unwrap_or_default().trim();
-    let after = value.source.strip_prefix(title);
-    let source = match after.filter(|after| !after.starts_with(|c: char| c.is_ascii_digit())) {
-        Some(_) => value.source.clone(),
-        None => format!("{title}, {}", value.source),
+    let names_one = ["figure ", "table "].map(|kind| value.source.starts_with(kind));
+    let source = match names_one.contains(&true) {
+        true => value.source.clone(),
+        false => format!("{title}, {}", value.source),
     };
     let reading = match (value.reading.trim(), value.note.trim()) {
         (reading, "") => reading.to_string(),

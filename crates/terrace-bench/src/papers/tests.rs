@@ -339,7 +339,7 @@ fn sources_are_not_repeated() {
             "| figure 6, section 5.1 |",
         ),
         ("figure 6: many keys", "figure 6(a)", "| figure 6(a) |"),
-        ("figure 6", "figure 61", "| figure 6, figure 61 |"),
+        ("figure 6", "figure 61", "| figure 61 |"),
         ("table 1", "table 1", "| table 1 |"),
     ] {
         let text = FILE.replace("\"figure 6\"", &format!("\"{title}\""));

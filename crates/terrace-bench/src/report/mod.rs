@@ -146,7 +146,7 @@ pub struct StallReport {
 /// Flushes of memtables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlushReport {
-    /// The number of completed jobs, including those that make spare memtables.
+    /// The number of completed jobs.
     pub count: u64,
     /// The entries that they moved.
     pub entries: u64,

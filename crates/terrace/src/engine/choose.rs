@@ -62,8 +62,9 @@ pub(super) struct Now {
     pub(super) bottom: Option<Nearness>,
     /// Whether the last choice put merges first.
     pub(super) merged_first: bool,
-    /// Whether another job may take memory.
+    /// Whether another job may take memory, and whether two may.
     pub(super) has_memory: bool,
+    pub(super) has_memory_for_two: bool,
 }
 
 /// The nearness of the bottom to the point at which it takes no more data.
@@ -135,8 +136,8 @@ pub(super) fn choose(lane: Lane, now: &Now) -> (Vec<Look>, bool) {
     }
     if lane == Lane::Merges {
         looks.push(Look::Begun(JobKind::Merge));
-        // Drains need the memory more if writers have almost stopped.
-        if now.has_memory && (urgency != Urgency::Space || now.pressing < MERGES_BELOW) {
+        // Drains need the memory more, and all of it if writers have almost stopped.
+        if now.has_memory_for_two && (urgency != Urgency::Space || now.pressing < MERGES_BELOW) {
             looks.push(Look::New(JobKind::Merge, urgency));
         }
         return (looks, now.merged_first);
@@ -162,8 +163,12 @@ pub(super) fn choose(lane: Lane, now: &Now) -> (Vec<Look>, bool) {
     if !now.has_memory {
         looks.retain(|look| !matches!(look, Look::New(..)));
     }
-    if lane == Lane::Drains {
+    if lane == Lane::Drains && now.has_memory {
+        // Last: a merge that was interrupted keeps its tables from draining, and small tables slow
+        // readers while the bottom accepts no drain.
         looks.retain(|look| !matches!(look, Look::New(JobKind::Merge, _)));
+        looks.push(Look::New(JobKind::Merge, urgency));
+        return (looks, now.merged_first);
     }
     (looks, merges_first)
 }

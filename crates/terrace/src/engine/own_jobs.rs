@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::events::{Since, event};
-use crate::stages::{Completion, Job, JobKind, Spare, SpareSize, Step};
+use crate::stages::{Completion, Job, JobCounter, JobKind, Spare, SpareSize, Step};
 
 use super::Engine;
 
@@ -22,8 +22,8 @@ impl Job for MakeSpare {
         JobKind::Flush
     }
 
-    fn counted_as(&self) -> JobKind {
-        JobKind::Spare
+    fn counted_as(&self) -> JobCounter {
+        JobCounter::Spare
     }
 
     fn step(&mut self) -> Result<Step> {
@@ -100,7 +100,7 @@ impl Job for Finish {
         self.job.kind()
     }
 
-    fn counted_as(&self) -> JobKind {
+    fn counted_as(&self) -> JobCounter {
         self.job.counted_as()
     }
 

@@ -48,6 +48,7 @@ impl Engine {
             bottom: self.nearness(),
             merged_first: state.merges_first,
             has_memory: self.has_memory(state),
+            has_memory_for_two: self.has_memory_for(state, 2),
         }
     }
 
@@ -171,7 +172,11 @@ impl Engine {
     /// Returns whether another job may begin: each takes memory from its first step to its last,
     /// even while it waits for its turn.
     pub(super) fn has_memory(&self, state: &State) -> bool {
-        state.with_memory() + state.heavy < self.shared.memory.limits.jobs
+        self.has_memory_for(state, 1)
+    }
+
+    fn has_memory_for(&self, state: &State, jobs: usize) -> bool {
+        state.with_memory() + state.heavy + jobs <= self.shared.memory.limits.jobs
     }
 
     /// Takes the first job of such a kind that was begun and may take a step.

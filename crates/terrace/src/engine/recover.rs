@@ -112,10 +112,13 @@ impl Engine {
         let ended: Result<()> = std::thread::scope(|scope| {
             // Oldest first: logs are admitted in this order, whichever ends first.
             let mut running = VecDeque::new();
+            // Whether the oldest log becomes several memtables. The next ones would be read once
+            // for each of them, only to be undone.
+            let mut in_parts = false;
             // BOUND: every turn begins a log, ends one, or is the last; a log is undone once, when
             // it is found to need a memtable of its own size, or along with one that does.
             loop {
-                while running.len() < at_once {
+                while running.len() < if in_parts { 1 } else { at_once } {
                     match self.begin_replay(replay, running.is_empty())? {
                         Some(task) if at_once == 1 => {
                             if let Some(small) = self.take_replayed(task(&tell)?, report)? {
@@ -130,8 +133,10 @@ impl Engine {
                     return Ok(());
                 };
                 let Some(small) = self.take_replayed(join(oldest)?, report)? else {
+                    in_parts = false;
                     continue;
                 };
+                in_parts = true;
                 // It needs room that later logs may hold: they are undone newest first, so that it
                 // comes next again.
                 while let Some(newest) = running.pop_back() {

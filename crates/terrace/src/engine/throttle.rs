@@ -1,11 +1,12 @@
 //! The throttle: how free space limits writers and background work.
 //!
 //! A reserve is kept free so that drains can always make progress: the copies of the largest table
-//! that may have to move (more of them while the buffer has a larger one), memtables to be flushed, and extents for the repository to move into. As
-//! free space comes near the reserve, data is moved down early; nearer still, writers are slowed;
-//! puts that would use it wait while work in progress can free space, and get `Full` if none can.
-//! Deletes may use the reserve, because they free space. Space also counts as short while it is in
-//! pieces too small for the next memtable: moving data down joins them.
+//! that may have to move (more of them while the buffer has a larger one), memtables to be flushed,
+//! and extents for the repository to move into. As free space comes near the reserve, data is moved
+//! down early; nearer still, writers are slowed; puts that would use it wait while work in progress
+//! can free space, and get `Full` if none can. Deletes may use the reserve, because they free
+//! space. Space also counts as short while it is in pieces too small for the next memtable: moving
+//! data down joins them.
 //!
 //! If the buffer is in memory, its data is in log files too, and these have a cap: near it, the
 //! oldest data is drained, whatever its level; nearer still, writers are slowed; a memtable whose
@@ -109,8 +110,8 @@ impl Limits {
         usage.fits([first + self.beside, second])
     }
 
-    /// Returns the limits of the pool with `more` bytes in the reserve. On a full device no more can
-    /// be kept free than the pool has grown ahead.
+    /// Returns the limits of the pool with `more` bytes in the reserve. On a full device no more
+    /// can be kept free than the pool has grown ahead.
     fn within(self, usage: PoolUsage, more: u64) -> Limits {
         if !usage.is_device_full() && more == 0 {
             return self;
@@ -440,8 +441,8 @@ mod tests {
         );
     }
 
-    /// While the buffer has a table that is larger than usual, the reserve has space for its copies,
-    /// and data is moved down and writers are slowed before only that is left.
+    /// While the buffer has a table that is larger than usual, the reserve has space for its
+    /// copies, and data is moved down and writers are slowed before only that is left.
     #[test]
     fn a_larger_table_has_a_larger_reserve() {
         let usage = |limit: u64| PoolUsage {

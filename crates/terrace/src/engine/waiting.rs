@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::events::{Count, event};
 use crate::options::Workers;
-use crate::stages::{Job, JobKind, Urgency};
+use crate::stages::{Job, JobCounter, JobKind, Urgency};
 
 use super::Engine;
 use super::queue::{Parked, PoolLevel, RETRY, State, Waits, backoff};
@@ -58,7 +58,7 @@ impl Engine {
                 "terrace::job",
                 self.shared.db,
                 "a full disk refused a {} job, {} so far; it retries within {wait:.1?}: {why}",
-                kind.name(),
+                JobCounter::from(kind).name(),
                 Count(u64::from(refused) + 1, "time")
             );
         }

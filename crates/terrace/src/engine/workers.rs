@@ -2,9 +2,10 @@
 //!
 //! One thread flushes and makes spare memtables and nothing else, so that a merge never keeps a
 //! writer from a free memtable. The others merge, drain and reclaim. If the options ask for threads
-//! that only merge, the others leave merges to those. If a buffer drains to files, one of several only compacts, and takes the cores that the rest leave: writers wait for drains,
-//! which free space in the buffer, long before they wait for compactions, and a drain spends much
-//! of its time waiting for the device.
+//! that only merge, the others merge when they find nothing else. If a buffer drains to files, one
+//! of several only compacts, and takes the cores that the rest leave: writers wait for drains, which
+//! free space in the buffer, long before they wait for compactions, and a drain spends much of its
+//! time waiting for the device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +31,11 @@ pub(super) enum Lane {
     Flushes,
     /// All others.
     Rest,
-    /// Those of the rest that merge tables of the buffer.
+    /// Of the rest, merges of tables of the buffer.
     Merges,
-    /// Those of the rest that do not.
+    /// All of the rest, merges last: they have threads of their own.
     Drains,
-    /// Those of the rest that only reorder a bottom in files.
+    /// Of the rest, those that only reorder a bottom in files.
     Compactions,
 }
 
@@ -42,7 +43,7 @@ impl Lane {
     /// Returns which lane takes jobs of this kind, whatever threads there are.
     pub(super) fn of(kind: JobKind) -> Lane {
         match kind {
-            JobKind::Flush | JobKind::Spare => Lane::Flushes,
+            JobKind::Flush => Lane::Flushes,
             JobKind::Merge | JobKind::Drain | JobKind::Reclaim | JobKind::Compact => Lane::Rest,
         }
     }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use terrace_media::Counts;
 
 use super::{
-    BottomMetrics, CacheMetrics, FileLevelMetrics, JobKind, JobMetrics, LevelMetrics, LifeMetrics,
-    MemoryMetrics, PoolMetrics, RateLimiterMetrics, RetryMetrics, StallMetrics, StallReason,
+    BottomMetrics, CacheMetrics, FileLevelMetrics, JobCounter, JobMetrics, LevelMetrics,
+    LifeMetrics, MemoryMetrics, PoolMetrics, RateLimiterMetrics, RetryMetrics, StallMetrics,
+    StallReason,
 };
 
 /// Declares `Metrics` and the counters behind it. Each line of `sums` is a counter and the field of
@@ -186,7 +187,7 @@ struct Jobs {
 pub(crate) struct Counters {
     shards: [Shard; SHARDS],
     stalls: [Stall; StallReason::ALL.len()],
-    jobs: [Jobs; JobKind::ALL.len()],
+    jobs: [Jobs; JobCounter::ALL.len()],
 }
 
 impl Counters {
@@ -230,14 +231,14 @@ impl Counters {
     }
 
     /// Records time spent in one step of a job.
-    pub(crate) fn job_time(&self, kind: JobKind, spent: Duration) {
+    pub(crate) fn job_time(&self, kind: JobCounter, spent: Duration) {
         self.jobs[kind as usize]
             .nanos
             .fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Records the end of a job.
-    pub(crate) fn job_done(&self, kind: JobKind, entries: u64) {
+    pub(crate) fn job_done(&self, kind: JobCounter, entries: u64) {
         let jobs = &self.jobs[kind as usize];
         jobs.count.fetch_add(1, Ordering::Relaxed);
         jobs.entries.fetch_add(entries, Ordering::Relaxed);
@@ -245,7 +246,7 @@ impl Counters {
 
     /// Returns all jobs so far.
     fn jobs(&self) -> Vec<JobMetrics> {
-        JobKind::ALL
+        JobCounter::ALL
             .iter()
             .zip(&self.jobs)
             .map(|(kind, job)| JobMetrics {

@@ -34,17 +34,38 @@ named_enum! {
     }
 }
 
+/// The kinds of background jobs, in the order in which they are preferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum JobKind {
+    Flush,
+    Merge,
+    Drain,
+    Reclaim,
+    Compact,
+}
+
 named_enum! {
-    /// The kinds of background jobs, in the order in which they are preferred.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-    pub(crate) enum JobKind {
+    /// The kinds as which jobs are counted. [`Metrics::jobs`] lists them in this order.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum JobCounter {
         Flush => "flush",
         Merge => "merge",
         Drain => "drain",
         Reclaim => "reclaim",
         Compact => "compact",
-        /// Prepares memory for the next memtable; a kind for metrics alone.
         Spare => "spare",
+    }
+}
+
+impl From<JobKind> for JobCounter {
+    fn from(kind: JobKind) -> JobCounter {
+        match kind {
+            JobKind::Flush => JobCounter::Flush,
+            JobKind::Merge => JobCounter::Merge,
+            JobKind::Drain => JobCounter::Drain,
+            JobKind::Reclaim => JobCounter::Reclaim,
+            JobKind::Compact => JobCounter::Compact,
+        }
     }
 }
 
@@ -102,8 +123,8 @@ impl FilterLevel {
 /// One kind of background job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobMetrics {
-    /// "flush", "merge", "drain", "reclaim", "compact", or "spare" for the preparation of memory for
-    /// memtables.
+    /// "flush", "merge", "drain", "reclaim", "compact", or "spare" for the preparation of memory
+    /// for memtables.
     pub kind: &'static str,
     /// Completed jobs.
     pub count: u64,

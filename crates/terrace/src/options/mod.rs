@@ -25,6 +25,8 @@ pub const MIB: u64 = 1 << 20;
 
 /// Memtables and extents that follow a pool's size are at most 1/`POOL_PIECES` of it.
 const POOL_PIECES: u64 = 32;
+/// The number of merges that can run at a time (parts/redo/layout.rs).
+pub(crate) const MERGES_MAX: usize = 11;
 /// The minimum size of a memtable that follows the size of a pool or of a disk.
 pub(crate) const MEMTABLE_BYTES_SMALL: u64 = 64 << 10;
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -163,10 +165,11 @@ pub struct BufferOptions {
     /// Filter bits for each key of a table.
     /// Default: 16 (MioDB, section 5). Range: 0 (no filter) to 64. Changes: on reopen.
     pub filter_bits_per_key: u32,
-    /// The maximum result of a merge, in bytes. Tables whose merge would be larger move down instead.
-    /// Bounds the space that one drain needs.
-    /// Default: `None`, an eighth of the pool; in `MioDb` with a pool also 40 % of its free space,
-    /// up to the paper's sizes, which double with each level. Changes: on reopen.
+    /// The maximum result of a merge, in bytes. Tables whose merge would be larger move down
+    /// instead. Bounds the space that one drain needs.
+    /// Default: `None`, an eighth of the pool; in `MioDb` with a pool and without `memory_bytes`,
+    /// more while over twice the result is free: up to the paper's sizes, which double with each
+    /// level. Changes: on reopen.
     pub table_bytes_max: Option<u64>,
 }
 
@@ -212,11 +215,13 @@ pub struct BackgroundOptions {
     /// Default: `Auto`. Changes: on reopen.
     pub workers: Workers,
     /// Threads that only merge tables of the elastic buffer, in addition to those of `workers`,
-    /// which then leave merges to them. At most one for each level that merges runs, which is
-    /// MioDB's arrangement (section 4.5). 0: merges share the threads of `workers` with drains and
-    /// reclaims. Without effect with `Manual`, and in designs without an elastic buffer.
+    /// which then merge only if they find nothing else to do. At most one for each level that
+    /// merges runs, which is MioDB's arrangement (section 4.5). 0: merges share the threads of
+    /// `workers` with drains and reclaims. Without effect with `Manual`, and in designs without an
+    /// elastic buffer.
     /// Larger: fewer tables under writes, so faster reads, if there are idle cores. Smaller: more
-    /// of the processor for clients. Default: 0. Range: 0 to 32. Changes: on reopen.
+    /// of the processor for clients. Default: 0. Range: 0 to 11, the number of merges that can run
+    /// at a time. Changes: on reopen.
     pub merge_threads: usize,
 }
 
@@ -235,8 +240,8 @@ pub enum Workers {
 }
 
 impl Options {
-    /// Returns the number of threads that drain, reclaim and compact, and merge unless other threads
-    /// do; `None` without threads.
+    /// Returns the number of threads that drain, reclaim and compact, and merge unless other
+    /// threads do; `None` without threads.
     pub(crate) fn worker_count(&self) -> Option<usize> {
         match self.background.workers {
             Workers::Manual => None,
@@ -252,12 +257,13 @@ impl Options {
 
     /// Returns the number of threads that only merge: at most one for each level that does.
     pub(crate) fn merge_thread_count(&self) -> usize {
-        let merging_levels = self.buffer.levels as usize - 1;
+        let merging_levels = (self.buffer.levels as usize).saturating_sub(1);
+        let merges = self.design_of_new().keeps_data_in_pool();
         match self.background.workers {
-            Workers::Manual => 0,
-            Workers::Auto | Workers::Threads(_) => {
+            Workers::Auto | Workers::Threads(_) if merges => {
                 self.background.merge_threads.min(merging_levels)
             }
+            _ => 0,
         }
     }
 
@@ -346,8 +352,10 @@ impl Options {
         );
         let merge_threads = self.background.merge_threads;
         check(
-            merge_threads <= 32,
-            format!("background.merge_threads is {merge_threads}, but must be at most 32"),
+            merge_threads <= MERGES_MAX,
+            format!(
+                "background.merge_threads is {merge_threads}, but must be at most {MERGES_MAX}"
+            ),
         );
         if let Workers::Threads(n) = self.background.workers {
             check(
@@ -384,7 +392,13 @@ impl Options {
             + 512 * 1024
     }
 
-    /// Returns the largest table that a merge may make, in bytes.
+    /// Returns the bytes of the pool's reserve in addition to those of the largest table: two
+    /// memtables with their logs, and two extents for the bottom to move into.
+    pub(crate) fn reserve_beside_table(&self) -> u64 {
+        4 * (self.front.memtable_bytes + 64 * 1024) + 2 * self.bottom.extent_bytes
+    }
+
+    /// Returns the bytes up to which merges may always make a table.
     pub(crate) fn table_bytes_max(&self) -> u64 {
         let mut eighth = self.pool.size_bytes / 8;
         if self.pool.path.is_none() {

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::metrics::JobKind;
+use crate::metrics::{JobCounter, JobKind};
 use crate::parts::manifest::Edit;
 
 /// Background work of one stage, in steps of bounded length.
@@ -16,8 +16,8 @@ pub(crate) trait Job: Send {
     /// Returns its kind, for priorities.
     fn kind(&self) -> JobKind;
     /// Returns the kind as which metrics count it.
-    fn counted_as(&self) -> JobKind {
-        self.kind()
+    fn counted_as(&self) -> JobCounter {
+        self.kind().into()
     }
     /// Does the next step. The one after it may run on another thread, so a step fences what it
     /// has flushed or streamed.

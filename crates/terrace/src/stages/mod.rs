@@ -49,7 +49,7 @@ mod source;
 mod spare;
 mod survival;
 
-pub(crate) use crate::metrics::JobKind;
+pub(crate) use crate::metrics::{JobCounter, JobKind};
 pub(crate) use bottom::{Bottom, IngestWriter, RangeRequest, Takes};
 pub(crate) use buffer::Buffer;
 pub(crate) use drain::{Drain, EntryCount, NewerVersions, PendingFree};

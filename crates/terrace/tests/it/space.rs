@@ -593,3 +593,39 @@ fn tables_grow_while_the_pool_has_room() {
         );
     }
 }
+
+/// In a pool, the tables of the last level wait until there are three of them, so that versions of
+/// one key in several of them are copied once; a caller who wants them drained does not wait.
+#[test]
+fn tables_of_the_last_level_drain_together() {
+    let folder = scratch().unwrap();
+    let mut options = options(Workers::Manual);
+    options.buffer.levels = 1;
+    let db = Db::open(folder.path(), options).unwrap();
+    let copied = || db.metrics().pm.get(Purpose::Drain).bytes / 900;
+    for round in 0..7u8 {
+        for n in 0..10u8 {
+            db.put([b'k', n], vec![round; 900]).unwrap();
+        }
+        db.flush().unwrap();
+        // BOUND: each step does some of the work.
+        while db.step(0).unwrap() {}
+        let tables = db
+            .metrics()
+            .levels
+            .iter()
+            .map(|it| it.table_count)
+            .sum::<u64>();
+        // Three drain together: ten values of thirty.
+        let drains = u64::from(round + 1) / 3;
+        assert_eq!(tables, u64::from(round + 1) % 3, "round {round}");
+        assert!(
+            (10 * drains..10 * drains + 5).contains(&copied()),
+            "{}",
+            copied()
+        );
+    }
+    db.drain().unwrap();
+    assert_eq!(db.metrics().levels, []);
+    assert_eq!(db.iter().unwrap().count(), 10);
+}

@@ -38,13 +38,18 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), CliError> {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|e| failed("listen for Ctrl-C", e))?;
     }
+    // Results with pools elsewhere are of other runs.
+    let pools = match &args.pool_mount {
+        Some(_) => " with pools apart",
+        None => "",
+    };
     let found = carry_out(&Task {
         comparison: &comparison,
         results: beside(&file, &args.results, "jsonl"),
         mount: args.mount.clone(),
         pool_mount: args.pool_mount.clone(),
         program: std::env::current_exe().map_err(|e| failed("find this program", e))?,
-        program_id: program_id().map_err(|e| failed("read this program", e))?,
+        program_id: program_id().map_err(|e| failed("read this program", e))? + pools,
         check: &check,
         stop: &stop,
     })?;

@@ -11,6 +11,7 @@ const QUIET: Now = Now {
     bottom: None,
     merged_first: false,
     has_memory: true,
+    has_memory_for_two: true,
 };
 
 fn nearness(need: f64, apart: bool) -> Nearness {
@@ -163,14 +164,14 @@ fn one_thread_only_compacts() {
     }
 }
 
-/// Threads that only merge look for nothing else, and not for another merge once writers are nearly
-/// stopped; the others then begin none.
+/// Threads that only merge look for nothing else, leave memory for a drain, and begin no merge once
+/// writers are nearly stopped. The others merge when they find nothing else.
 #[test]
 fn some_threads_only_merge() {
-    let short = |pressing, has_memory| Now {
+    let short = |pressing, has_memory_for_two| Now {
         urgency: Urgency::Space,
         pressing,
-        has_memory,
+        has_memory_for_two,
         ..QUIET
     };
     let merges = |now| choose(Lane::Merges, &now).0;
@@ -188,7 +189,13 @@ fn some_threads_only_merge() {
     let (looks, _) = choose(Lane::Drains, &short(0.3, true));
     assert_eq!(
         looks,
-        [Ranges, AnyBegun, New(Drain, space), New(Reclaim, space)]
+        [
+            Ranges,
+            AnyBegun,
+            New(Drain, space),
+            New(Reclaim, space),
+            New(Merge, space)
+        ]
     );
 }
 

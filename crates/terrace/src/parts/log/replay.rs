@@ -145,7 +145,7 @@ pub(crate) struct LogOf {
     /// The expected end of the last record, if known.
     pub(crate) end: Option<u64>,
     /// The offset of the first record to be read; `None`: that of the log's first. An earlier
-    /// replay has handed out the records before it.
+    /// replay has checked the header and handed out the records before it.
     pub(crate) from: Option<u64>,
 }
 
@@ -228,10 +228,12 @@ fn replay<B: Bytes, E>(
 ) -> Result<ReplayEnd, Stop<B::Fault, E>> {
     let id = log.id;
     let base = bytes.base();
-    let head_bytes = bytes.len().min(LOG_HEADER_BYTES as u64) as usize;
-    let head = bytes.window(0, head_bytes).map_err(Stop::Fault)?;
-    // The header was durable before anything named the log, so no crash has taken it.
-    check_log_header(head, Some(log.db), id, base)?;
+    if log.from.is_none() {
+        let head_bytes = bytes.len().min(LOG_HEADER_BYTES as u64) as usize;
+        let head = bytes.window(0, head_bytes).map_err(Stop::Fault)?;
+        // The header was durable before anything named the log, so no crash has taken it.
+        check_log_header(head, Some(log.db), id, base)?;
+    }
     let mut end = ReplayEnd {
         bytes: log.from.unwrap_or(LOG_HEADER_BYTES as u64),
         ..ReplayEnd::default()

@@ -22,6 +22,8 @@ pub(crate) const SLOT_BYTES: usize = 16384;
 pub(crate) const STORES_MAX: usize = (SLOT_BYTES - SLOT_HEADER_BYTES) / STORE_BYTES;
 /// The number of slots in a redo area, which limits the jobs that relink concurrently.
 pub(crate) const SLOT_COUNT: usize = 12;
+// One is the repository's.
+const _: () = assert!(crate::options::MERGES_MAX < SLOT_COUNT);
 
 const MAGIC: [u8; 4] = *b"REDO";
 const VERSION: u32 = 1;

@@ -57,8 +57,8 @@ pub(crate) trait Buffer: Send + Sync {
     /// Returns the bytes of their entries, superseded ones included.
     fn table_bytes(&self) -> u64;
     /// Returns the bytes of the largest table, or of the table that a merge is about to make, if
-    /// that is larger: a drain takes whole tables, so a bottom in the pool needs as much free space.
-    /// 0 if no table is ever larger than `Options::table_bytes_max`.
+    /// that is larger: a drain takes whole tables, so a bottom in the pool needs as much free
+    /// space. 0 if no table is ever larger than `Options::table_bytes_max`.
     fn table_bytes_largest(&self) -> u64 {
         0
     }

@@ -9,7 +9,7 @@ use super::hidden::{Hidden, Progress};
 use super::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
-use crate::stages::{Completion, Drain, Job, JobKind, PendingFree, Step, retired};
+use crate::stages::{Completion, Drain, Job, JobCounter, JobKind, PendingFree, Step, retired};
 use crate::types::key_hash;
 
 /// After this many tries on a full disk a job returns its sources, so that the next one is chosen
@@ -174,10 +174,10 @@ impl Job for DrainJob {
         JobKind::Drain
     }
 
-    fn counted_as(&self) -> JobKind {
+    fn counted_as(&self) -> JobCounter {
         match self.has_buffer {
-            true => JobKind::Drain,
-            false => JobKind::Flush,
+            true => JobCounter::Drain,
+            false => JobCounter::Flush,
         }
     }
 

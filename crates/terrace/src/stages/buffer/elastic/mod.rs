@@ -5,8 +5,8 @@
 //! memtable is in its extent already, and nothing is copied. Whenever a level holds two tables that
 //! no job owns, its two oldest are merged by relinking and the result moves down one level. Levels
 //! merge concurrently and never wait for one another, so nothing ever blocks a flush. The oldest
-//! tables of the last level drain to the bottom; when space is needed, the oldest tables of any level
-//! do.
+//! tables of the last level drain to the bottom; when space is needed, the oldest tables of any
+//! level do.
 //!
 //! Invariants
 //!   B1  Tables are ordered by age: every sequence number in a newer table is above every one in an
@@ -20,7 +20,7 @@
 //!
 //! Two tables whose merge would make one larger than `table_bytes_max` are not merged: the older
 //! moves down instead, so that the space that one drain needs stays bounded. If drains stay in the
-//! pool and most of it is free, tables grow on to the paper's sizes ([`Drains::Late`]).
+//! pool and enough of it is free, tables grow on to the paper's sizes ([`Drains::Late`]).
 //!
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
@@ -75,19 +75,15 @@ const DRAINED_MAX: usize = 16;
 /// slow drains when there is most to drain.
 const ASKED_MAX: usize = 32;
 
-/// BOUND: the part of the free space of the pool that a table may have if it is larger than
-/// `table_bytes_max`. Its drain needs its size, and as much again must be left for writers before
-/// the throttle counts space as short (engine/throttle.rs).
-const OF_FREE_MAX: f64 = 0.4;
-
 /// When tables leave for the bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drains {
-    /// As soon as they are on the last level. None is larger than `Options::table_bytes_max`.
+    /// As soon as they are on the last level. No merge makes one larger than
+    /// `Options::table_bytes_max`.
     Early,
     /// Late, to copy fewer values that are overwritten soon after: tables of the last level wait
-    /// for [`DUE_MIN`], and in a pool with much free space they are up to twice as large on each
-    /// level, as in the paper, unless the options set a limit.
+    /// for [`DUE_MIN`], and in a pool with enough free space they are twice as large on each level,
+    /// as in the paper, unless the options or a memory budget set a limit.
     Late,
 }
 
@@ -172,11 +168,23 @@ impl Elastic {
         if bytes <= options.table_bytes_max() {
             return true;
         }
+        // As in the paper: twice as much on each level.
         let of_last_level = options.front.memtable_bytes << self.last_level();
-        self.drains == Drains::Late
+        let is_free_to_grow = self.drains == Drains::Late
             && options.buffer.table_bytes_max.is_none()
-            && bytes <= of_last_level
-            && self.shared.pool.usage().free as f64 * OF_FREE_MAX >= bytes as f64
+            && !self.shared.memory.is_limited();
+        if !is_free_to_grow || bytes > of_last_level {
+            return false;
+        }
+        // On a device that is or may become full, the copies of a large table would have no space.
+        let usage = self.shared.pool.usage();
+        let room = self.shared.pool.device_room().unwrap_or(u64::MAX);
+        let limit = usage.limit.min(options.pool.size_bytes).min(room);
+        let free = limit.saturating_sub(usage.allocated);
+        // BOUND: a reserve with the copies of the table is to fit twice, and some more, so that
+        // space does not count as short at once (engine/throttle.rs).
+        let reserve = bytes + options.reserve_beside_table();
+        !usage.is_device_full() && free >= 2 * reserve + bytes / 4
     }
 
     fn last_level(&self) -> u32 {
@@ -233,14 +241,13 @@ impl Elastic {
             inner.busy = true;
             inner.bytes
         };
-        let grows_to = {
+        {
             let mut inner = older.inner.lock();
             inner.busy = true;
             inner.grows_to = inner.bytes + more;
-            inner.grows_to
-        };
+        }
         // Writers leave space for it from here on.
-        self.tables.largest.fetch_max(grows_to, Ordering::Relaxed);
+        self.tables.find_largest(&self.tables.all.lock());
         let merge = merge::Merge::begin(
             Arc::clone(&self.shared),
             Arc::clone(&self.tables),

@@ -38,8 +38,8 @@ use crate::types::{EntryKind, SeqNo, key_hash};
 /// BOUND: after this many restarts a point read takes the latch, and the merge waits for it.
 const RETRIES_MAX: u32 = 64;
 
-/// BOUND: the number of hashes for which a check of a table asks its filters, which is the number of
-/// its entries in between.
+/// BOUND: the number of hashes for which a check of a table asks its filters, which is the number
+/// of its entries in between.
 const HASHES_MIN: u64 = 1 << 10;
 const HASHES_MAX: u64 = 1 << 18;
 

@@ -13,7 +13,7 @@ use terrace_media::{Pool, Prefault};
 use super::memtable::Memtable;
 use super::spare::log_bytes;
 use crate::error::Result;
-use crate::stages::{Completion, Job, JobKind, Shared, Step};
+use crate::stages::{Completion, Job, JobCounter, JobKind, Shared, Step};
 
 /// Bytes of one step: some milliseconds.
 const STEP_BYTES: u64 = 4 << 20;
@@ -99,8 +99,8 @@ impl Job for PrefaultJob {
         JobKind::Flush
     }
 
-    fn counted_as(&self) -> JobKind {
-        JobKind::Spare
+    fn counted_as(&self) -> JobCounter {
+        JobCounter::Spare
     }
 
     fn step(&mut self) -> Result<Step> {

@@ -9,11 +9,11 @@
 //! In a pool that is memory a log may also become several memtables, the oldest entries first, when
 //! memtables are smaller than they were or free space is in small pieces. The first of these reads
 //! all of the log, so damage anywhere in it ends the replay before any entry is used; each later
-//! one reads on from where the one before was full. The last of them has the log: tables leave the buffer oldest
-//! first, so the log goes when all of them have left (B4). The log is synced first: records that a
-//! killed process left in the page cache could still be lost, and the first memtables may be in
-//! files by then. In a pool that outlives the process the edit of the flush retires the log, so
-//! there one memtable has all of it.
+//! one reads on from where the one before was full. The last of them has the log: tables leave the
+//! buffer oldest first, so the log goes when all of them have left (B4). The log is synced first:
+//! records that a killed process left in the page cache could still be lost, and the first
+//! memtables may be in files by then. In a pool that outlives the process the edit of the flush
+//! retires the log, so there one memtable has all of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -243,7 +243,16 @@ impl Replayer {
             }
             Ok(true)
         })?;
-        let replayed = log.rest.map_or(replayed, |rest| rest.log);
+        let replayed = match log.rest {
+            Some(rest) => {
+                let is_whole = replayed.bytes == rest.log.bytes && seq_last.is_some();
+                if left.is_none() && !is_whole {
+                    return Err(changed());
+                }
+                rest.log
+            }
+            None => replayed,
+        };
         if expiring {
             self.shared.time.begin();
         }
@@ -289,9 +298,9 @@ impl Replayer {
         Ok(measured)
     }
 
-    /// Passes the entries of a log that are not in memtables yet to `entry`, until it returns false;
-    /// returns the counts of the records that were read to their end. `read` gets the bytes of each
-    /// record that is read for the first time.
+    /// Passes the entries of a log that are not in memtables yet to `entry`, until it returns
+    /// false; returns the counts of the records that were read to their end. `read` gets the bytes
+    /// of each record that is read for the first time.
     fn read_log(
         &self,
         log: &FoundLog,
@@ -473,13 +482,18 @@ impl ReplayedLog for Ended {
         } = *self;
         if memtable.is_none() && !sealed {
             if log.exact.is_some() {
-                return Err(Error::corruption("the log changed during its replay"));
+                return Err(changed());
             }
             log.exact = Some(replayer.measure(&log)?);
         }
         replayer.found.lock().push_front(log);
         Ok(())
     }
+}
+
+/// Returns the error for a log that is not as it was when it was first read.
+fn changed() -> Error {
+    Error::corruption("the log changed during its replay")
 }
 
 /// Returns the error for a log whose memtable has no place, when no more data can be moved to make
