@@ -3,9 +3,9 @@
 //! One thread flushes and makes spare memtables and nothing else, so that a merge never keeps a
 //! writer from a free memtable. The others merge, drain and reclaim. If the options ask for threads
 //! that only merge, the others merge when they find nothing else. If a buffer drains to files, one
-//! of several only compacts, and takes the cores that the rest leave: writers wait for drains, which
-//! free space in the buffer, long before they wait for compactions, and a drain spends much of its
-//! time waiting for the device.
+//! of several only compacts, and takes the cores that the rest leave: writers wait for drains,
+//! which free space in the buffer, long before they wait for compactions, and a drain spends much
+//! of its time waiting for the device.
 
 use std::sync::Arc;
 use std::time::Duration;
