@@ -357,6 +357,24 @@ impl BenchConfig {
     }
 }
 
+/// Returns the numbers of the elastic buffer, as far as they are not the defaults.
+pub(crate) fn buffer_settings(options: &Options) -> Option<String> {
+    let default = Options::default();
+    let levels = options.buffer.levels;
+    // At most one for each level that merges.
+    let threads = options.background.merge_threads.min(levels as usize - 1);
+    let has_buffer = options.design_of_new().keeps_data_in_pool();
+    let is_usual = levels == default.buffer.levels && threads == 0;
+    let plural = |count: u64, one: &str| match count {
+        1 => format!("1 {one}"),
+        n => format!("{n} {one}s"),
+    };
+    (has_buffer && !is_usual).then(|| {
+        let levels = plural(u64::from(levels), "level");
+        format!("{levels}, {}", plural(threads as u64, "merge thread"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -156,9 +156,20 @@ impl PaperValue {
         if (self.value.is_some() || !is_ratio && self.here.is_some()) && self.unit.is_none() {
             return Err("write the unit of the value, as unit = \"ms\"".to_string());
         }
+        let below_zero = |value: &&f64| !(**value > 0.0 && value.is_finite());
+        let stated = self.ratio.iter().chain(self.values.iter().flatten());
+        if let Some(value) = stated.chain(&self.value).find(below_zero) {
+            return Err(format!("the paper's {value} is not above 0"));
+        }
+        if self.ratio.is_some() && self.values.is_some() {
+            return Err("write ratio or values: the ratio follows from values".to_string());
+        }
         let Some(here) = &self.here else {
             return Ok(());
         };
+        if self.phase.is_none() {
+            return Err("write the phase of here, as phase = \"fillrandom\"".to_string());
+        }
         let Some(measure) = self.measure else {
             return Err("write the measure of here, as measure = \"throughput\"".to_string());
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Picture;
+use crate::IntervalReport;
 use crate::compare::{Cell, Comparison, Key, Measure, Outcome};
 use crate::plot::{Band, Bar, Bars, Line, Lines, Part, Scale};
 use crate::units;
@@ -314,7 +315,7 @@ impl<'a> Pictures<'a> {
             let all = || cells.iter().flat_map(|cell| intervals(cell));
             let x_end = all().map(|i| i.end_s).fold(0.0, f64::max);
             let y_max = all().map(|i| rate(i.ops, i.seconds)).fold(0.0, f64::max);
-            let mut tails = Vec::new();
+            let mut tails = [Vec::new(), Vec::new()];
             for cell in &cells {
                 let key = &cell.key;
                 if intervals(cell).count() < 3 {
@@ -350,18 +351,25 @@ impl<'a> Pictures<'a> {
                     name: file_name(&names, Some(value), data, index),
                     svg: picture.draw(),
                 });
-                tails.push(Line {
-                    name: key.store.clone(),
-                    series: self.series(&key.store),
-                    points: intervals(cell)
-                        .filter(|i| i.p99_us > 0.0)
-                        .map(|i| (middle(i.end_s, i.seconds), i.p99_us))
-                        .collect(),
-                });
+                let figures: [fn(&IntervalReport) -> f64; 2] = [|i| i.p99_us, |i| i.max_us];
+                for (lines, figure) in tails.iter_mut().zip(figures) {
+                    let points = intervals(cell).filter(|i| figure(i) > 0.0);
+                    lines.push(Line {
+                        name: key.store.clone(),
+                        series: self.series(&key.store),
+                        points: points
+                            .map(|i| (middle(i.end_s, i.seconds), figure(i)))
+                            .collect(),
+                    });
+                }
             }
-            if !tails.is_empty() {
+            for (kind, tails) in ["p99", "max"].into_iter().zip(tails) {
+                if tails.is_empty() {
+                    continue;
+                }
+                let what = format!("{kind} of each second");
                 let picture = Lines {
-                    title: heading("p99 of each second", &workload, &phase, Some(value), data),
+                    title: heading(&what, &workload, &phase, Some(value), data),
                     note: self.note.clone(),
                     x: ("seconds".to_string(), Scale::Linear),
                     y: ("microseconds".to_string(), Scale::Log),
@@ -372,7 +380,7 @@ impl<'a> Pictures<'a> {
                     bands: Vec::new(),
                 };
                 pictures.push(Picture {
-                    name: file_name(&["p99", &workload, &phase], Some(value), data, index),
+                    name: file_name(&[kind, &workload, &phase], Some(value), data, index),
                     svg: picture.draw(),
                 });
             }

@@ -1,12 +1,13 @@
 //! The conditions of a run: machine, program, medium, store, settings.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use terrace::{MediumChoice, Options, Prefault};
 
 use super::WorkloadReport;
-use crate::config::BenchConfig;
+use crate::config::{BenchConfig, buffer_settings};
 use crate::files::FileSettings;
 use crate::limit::Limits;
 use crate::machine::{Machine, file_system_of};
@@ -31,7 +32,8 @@ pub struct Conditions {
     pub emulation: Option<String>,
     /// The database's directory.
     pub db: String,
-    /// The mount that holds the pool, or the files if there is no pool: type and options.
+    /// The mount that holds the pool, or the files if there is no pool: type and options; and that
+    /// of the table files, if it is another one.
     pub file_system: String,
     /// The build of this program.
     pub build: Cow<'static, str>,
@@ -71,6 +73,9 @@ pub struct Conditions {
     pub pool_bytes: Option<u64>,
     /// The settings of table files, if the design has them.
     pub table_files: Option<FileSettings>,
+    /// The levels and merge threads of Terrace's elastic buffer, if they are not the defaults.
+    #[serde(default)]
+    pub buffer: Option<String>,
     /// When the pool's pages are faulted in; `None` without a pool.
     pub prefault: Option<Cow<'static, str>>,
     /// Seconds that opening the first database took: its pool's creation and pre-faulting. No
@@ -116,6 +121,16 @@ const BUILD: &str = if cfg!(debug_assertions) {
     "release"
 };
 
+/// Returns the mounts of a database in `db`, whose pool may be elsewhere.
+fn file_systems(pool: Option<&Path>, db: &Path, has_files: bool) -> String {
+    let first = file_system_of(pool.unwrap_or(db));
+    let of_files = file_system_of(db);
+    match has_files && of_files != first {
+        true => format!("{first}; table files on {of_files}"),
+        false => first,
+    }
+}
+
 impl Conditions {
     /// Returns the conditions of the run of `config` in which `store` was opened.
     pub(crate) fn of(
@@ -133,6 +148,7 @@ impl Conditions {
         } else {
             ""
         };
+        let files = FileSettings::of(options).filter(|_| is_terrace);
         Conditions {
             machine: Machine::read(),
             store: config.store.name().to_string(),
@@ -141,7 +157,7 @@ impl Conditions {
             forced_dax: options.pool.medium == MediumChoice::ForceDax,
             emulation: options.pool.emulation.map(profile::describe),
             db: format!("{}{temporary}", place.db().display()),
-            file_system: file_system_of(pool.as_deref().unwrap_or(place.db())),
+            file_system: file_systems(pool.as_deref(), place.db(), files.is_some()),
             build: BUILD.into(),
             commit: option_env!("TERRACE_BENCH_COMMIT").map(Cow::from),
             durability: options.durability.to_string(),
@@ -159,7 +175,8 @@ impl Conditions {
             seed: config.seed,
             memtable_bytes: options.front.memtable_bytes,
             pool_bytes: is_terrace.then_some(options.pool.size_bytes),
-            table_files: FileSettings::of(options).filter(|_| is_terrace),
+            table_files: files,
+            buffer: buffer_settings(options).filter(|_| is_terrace),
             prefault: is_terrace.then_some(match options.pool.prefault {
                 Prefault::Ahead => "ahead of need".into(),
                 Prefault::All => "all at creation".into(),

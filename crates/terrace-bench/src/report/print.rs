@@ -46,6 +46,9 @@ impl fmt::Display for Conditions {
             )?,
             _ => writeln!(f, "; {}", self.about.settings)?,
         }
+        if let Some(buffer) = &self.buffer {
+            writeln!(f, "buffer      {buffer}")?;
+        }
         if let Some(settings) = &self.table_files {
             writeln!(f, "files       {settings}")?;
         }

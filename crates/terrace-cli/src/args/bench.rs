@@ -149,11 +149,11 @@ pub(crate) struct BenchArgs {
     /// Sync every write; the same as --durability sync.
     #[arg(long, conflicts_with = "durability")]
     pub(crate) sync: bool,
-    /// Levels of the elastic buffer, 1 to 32 [default: 8].
+    /// Levels of the elastic buffer, 1 to 32, in designs that have one [default: 8].
     #[arg(long, value_name = "COUNT")]
     pub(crate) levels: Option<u32>,
-    /// Threads that only merge tables of the elastic buffer, at most one a level; 0: merges share
-    /// the other threads [default: 0].
+    /// Threads that only merge tables of the elastic buffer, 0 to 11; at most one is used for each
+    /// level but the last. 0: merges share the other threads [default: 0].
     #[arg(long, value_name = "COUNT")]
     pub(crate) merge_threads: Option<usize>,
     /// The database's directory; it is kept [default: a temporary one].

@@ -12,6 +12,9 @@ fn papers_can_be_run() {
     let mut files = 0;
     for entry in fs::read_dir(folder).expect("the directory").flatten() {
         let file = entry.path();
+        if file.extension().is_none_or(|ending| ending != "toml") {
+            continue;
+        }
         let source = fs::read_to_string(&file).expect("a file");
         let mut run = terrace();
         run.args(["bench", "compare", "--dry-run"]).arg(&file);

@@ -6,14 +6,14 @@
 //! such a memtable. If that was larger, or if there is no space for the usual size, the log is
 //! measured first, and its memtable is as large as its entries.
 //!
-//! In a pool that is memory a log may also become several memtables, the oldest entries first, when
-//! memtables are smaller than they were or free space is in small pieces. The first of these reads
-//! all of the log, so damage anywhere in it ends the replay before any entry is used; each later
-//! one reads on from where the one before was full. The last of them has the log: tables leave the
-//! buffer oldest first, so the log goes when all of them have left (B4). The log is synced first:
-//! records that a killed process left in the page cache could still be lost, and the first
-//! memtables may be in files by then. In a pool that outlives the process the edit of the flush
-//! retires the log, so there one memtable has all of it.
+//! In a pool that is memory a log may also become several memtables, the oldest entries first,
+//! when memtables are much smaller than they were or free space is in small pieces. The first of
+//! these reads all of the log, so damage anywhere in it ends the replay before any entry is used;
+//! each later one reads on from where the one before was full. The last of them has the log:
+//! tables leave the buffer oldest first, so the log goes when all of them have left (B4). The log
+//! is synced first: records that a killed process left in the page cache could still be lost, and
+//! the first memtables may be in files by then. In a pool that outlives the process the edit of
+//! the flush retires the log, so there one memtable has all of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,6 +36,10 @@ use crate::stages::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, Replayed, ReplayedLog, Shared, retired,
 };
 use crate::types::{EntryKind, SeqNo};
+
+/// The number of memtables that one log should become at most, while there is space for larger ones
+/// than the options say.
+const MEMTABLES_WANTED: u64 = 16;
 
 /// A log to be replayed.
 #[derive(Clone)]
@@ -365,6 +369,16 @@ impl Replayer {
 }
 
 impl WalMemtable {
+    /// Returns the size of a memtable for a log, before its entries are measured.
+    fn usual_bytes(&self, log: &FoundLog) -> u64 {
+        let usual = self.shared.options.front.memtable_bytes;
+        match self.shared.memory.is_limited() {
+            true => usual,
+            // Memtables may be far smaller than they were, and readers search each table.
+            false => usual.max(log.bytes / MEMTABLES_WANTED),
+        }
+    }
+
     fn replayer(&self) -> Replayer {
         Replayer {
             shared: Arc::clone(&self.shared),
@@ -393,7 +407,7 @@ impl Replay for WalMemtable {
             log.exact = Some(replayer.measure(log)?);
         }
         let bytes = match log.exact {
-            None => self.shared.options.front.memtable_bytes,
+            None => self.usual_bytes(log),
             Some(exact) if size == ReplaySize::Part && !self.shared.pool_outlives() => {
                 // The remaining space must take the copies of these entries in the bottom.
                 let usage = self.shared.pool.usage();
