@@ -357,12 +357,15 @@ impl BenchConfig {
     }
 }
 
-/// Returns the numbers of the elastic buffer, as far as they are not the defaults.
+/// Returns the numbers of the elastic buffer, if they differ from the defaults.
 pub(crate) fn buffer_settings(options: &Options) -> Option<String> {
     let default = Options::default();
     let levels = options.buffer.levels;
     // At most one for each level that merges.
-    let threads = options.background.merge_threads.min(levels as usize - 1);
+    let threads = options
+        .background
+        .merge_threads
+        .min((levels as usize).saturating_sub(1));
     let has_buffer = options.design_of_new().keeps_data_in_pool();
     let is_usual = levels == default.buffer.levels && threads == 0;
     let plural = |count: u64, one: &str| match count {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use crate::fnv::fnv1a;
 use crate::versions::Wrong;
 
 /// The reason that a benchmark ended early.
@@ -51,14 +52,10 @@ impl Found {
     const SHOWN: usize = 24;
 
     pub(crate) fn of(value: &[u8]) -> Found {
-        // FNV-1a is enough to distinguish two values in a message.
-        let hash = value.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)
-        });
         Found {
             bytes: value.len(),
             first: value[..value.len().min(Found::SHOWN)].to_vec(),
-            hash,
+            hash: fnv1a(value.iter().copied()),
         }
     }
 }

@@ -29,6 +29,7 @@ pub mod compare;
 mod config;
 mod error;
 mod files;
+mod fnv;
 mod keys;
 mod known;
 mod latency;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Comparison, Figure, Repeats, outcome_of_any, runs};
+use crate::fnv::fnv1a;
 use crate::machine::Machine;
 use crate::page::date::day;
 use crate::report::Conditions;
@@ -214,10 +215,7 @@ fn commands_of(comparison: &Comparison, store: &str) -> String {
     // Repeats have the same command: more of them are no other settings.
     commands.dedup();
     let bytes = commands.iter().flat_map(|text| text.bytes().chain([b'\n']));
-    let hash = bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
-    });
-    format!("{hash:016x}")
+    format!("{:016x}", fnv1a(bytes))
 }
 
 /// Returns the figure with six digits, which readers of differences can follow.

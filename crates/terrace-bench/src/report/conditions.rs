@@ -33,7 +33,7 @@ pub struct Conditions {
     /// The database's directory.
     pub db: String,
     /// The mount that holds the pool, or the files if there is no pool: type and options; and that
-    /// of the table files, if it is another one.
+    /// of the table files, if that differs.
     pub file_system: String,
     /// The build of this program.
     pub build: Cow<'static, str>,

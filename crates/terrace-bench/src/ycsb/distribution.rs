@@ -11,6 +11,7 @@
 //! Invariants
 //!   Z1  A drawn record exists: it is at or above the first and below the end.
 
+use crate::fnv::fnv1a;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,11 +120,7 @@ fn zeta(from: u64, to: u64, theta: f64) -> f64 {
 /// sign.
 #[inline]
 pub(crate) fn scramble(number: u64) -> u64 {
-    let bytes = number.to_le_bytes();
-    let hash = bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, b| {
-        (hash ^ u64::from(*b)).wrapping_mul(0x100_0000_01B3)
-    });
-    (hash as i64).unsigned_abs()
+    (fnv1a(number.to_le_bytes()) as i64).unsigned_abs()
 }
 
 /// Draws records for one thread.

@@ -118,7 +118,8 @@ impl Engine {
             // BOUND: every turn begins a log, ends one, or is the last; a log is undone once, when
             // it is found to need a memtable of its own size, or along with one that does.
             loop {
-                while running.len() < if in_parts { 1 } else { at_once } {
+                let most = if in_parts { 1 } else { at_once };
+                while running.len() < most {
                     match self.begin_replay(replay, running.is_empty())? {
                         Some(task) if at_once == 1 => {
                             if let Some(small) = self.take_replayed(task(&tell)?, report)? {

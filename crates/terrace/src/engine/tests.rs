@@ -161,3 +161,43 @@ fn numbers_of_runs_are_given_out_once() {
         assert!(last.is_some_and(|last| next > last), "{next}, {last:?}");
     }
 }
+
+/// While a table is larger than usual, the space for its drain is not given to puts.
+#[test]
+fn the_reserve_follows_the_largest_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = crate::testing::small_options();
+    options.design = Some(Design::MioDb);
+    options.pool.size_bytes = 12 << 20;
+    options.front.memtable_bytes = 32 << 10;
+    options.buffer.levels = 8;
+    options.background.workers = Workers::Manual;
+    let usual = options.table_bytes_max();
+    let db = Db::open(folder.path(), options).unwrap();
+    let engine = db.engine();
+    let spare = engine.stages.spare_bytes(None);
+    // The least free space with which puts get another memtable, in pieces of 16 KiB.
+    const PIECE: u64 = 16 << 10;
+    let least = || {
+        let mut taken = Vec::new();
+        // BOUND: each turn takes a piece of the pool.
+        while engine.headroom().allows(spare) {
+            taken.push(engine.shared.pool.alloc(PIECE).unwrap());
+        }
+        engine.shared.pool.usage().free
+    };
+    let before = least();
+    for n in 0..2200u32 {
+        db.put(n.to_be_bytes(), vec![n as u8; 1000]).unwrap();
+        // BOUND: each step does some of the work.
+        while n % 31 == 0 && engine.step(0).unwrap() {}
+    }
+    while engine.step(0).unwrap() {}
+    let largest = engine.stages.table_bytes_largest();
+    assert!(largest > usual + usual / 4, "{largest}");
+    let more = least() - before;
+    assert!(
+        (largest - usual).abs_diff(more) <= PIECE,
+        "{more} for {largest}"
+    );
+}

@@ -29,13 +29,13 @@ const COMPACTION_NICENESS: i32 = 19;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     Flushes,
-    /// All others.
+    /// All jobs but flushes.
     Rest,
-    /// Of the rest, merges of tables of the buffer.
+    /// Merges in the buffer.
     Merges,
-    /// All of the rest, merges last: they have threads of their own.
+    /// The same as `Rest`, merges last, since other threads only merge.
     Drains,
-    /// Of the rest, those that only reorder a bottom in files.
+    /// Jobs that only reorder a bottom in files.
     Compactions,
 }
 

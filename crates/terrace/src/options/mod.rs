@@ -220,8 +220,8 @@ pub struct BackgroundOptions {
     /// `workers` with drains and reclaims. Without effect with `Manual`, and in designs without an
     /// elastic buffer.
     /// Larger: fewer tables under writes, so faster reads, if there are idle cores. Smaller: more
-    /// of the processor for clients. Default: 0. Range: 0 to 11, the number of merges that can run
-    /// at a time. Changes: on reopen.
+    /// of the processor for clients. Default: 0. Range: 0 to 11: no more merges run at a time.
+    /// Changes: on reopen.
     pub merge_threads: usize,
 }
 

@@ -577,6 +577,13 @@ fn tables_grow_while_the_pool_has_room() {
         } else {
             assert!(largest <= eighth + eighth / 8, "{workers:?}: {levels:?}");
         }
+        // Each level with a table has filters, which exclude nearly all absent keys.
+        let filters = db.verify(&mut |_| {}).unwrap().filters;
+        assert_eq!(filters.len(), levels.len(), "{filters:?}");
+        for level in &filters {
+            assert!(level.asked_count >= 1000 * level.table_count, "{level:?}");
+            assert!(level.false_positives() < 0.02, "{level:?}");
+        }
         let count = fill(&db);
         for n in 0..count {
             assert_eq!(db.get(n.to_be_bytes()).unwrap(), Some(vec![n as u8; 1000]));

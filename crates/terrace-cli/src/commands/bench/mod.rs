@@ -89,6 +89,18 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         options
     });
     apply(store, &mut options);
+    let of_buffer = [
+        ("--levels", args.levels.is_some()),
+        ("--merge-threads", args.merge_threads.is_some()),
+    ];
+    let design = options.design_of_new();
+    if let Some((name, _)) = of_buffer.iter().find(|(_, given)| *given)
+        && !design.keeps_data_in_pool()
+    {
+        return Err(CliError::Usage(format!(
+            "{name} is an option of the elastic buffer, which {design} does not have: omit it"
+        )));
+    }
     options.buffer.levels = args.levels.unwrap_or(options.buffer.levels);
     let merge_threads = &mut options.background.merge_threads;
     *merge_threads = args.merge_threads.unwrap_or(*merge_threads);

@@ -267,7 +267,7 @@ impl Pair {
 }
 
 impl Table {
-    /// Asks the filters for hashes that no key has, as far as chance allows.
+    /// Asks the filters for random hashes, which keys of the table nearly never have.
     fn probe_filters(&self, census: &mut Census) {
         if self.filters.load().is_empty() {
             return;
