@@ -39,11 +39,6 @@ const STEP_BYTES: usize = 1 << 20;
 struct Plan {
     inner: Arc<Inner>,
     compaction: Compaction,
-    /// The version when the compaction began, for all parts. `None` while the compaction waits for
-    /// space: a version keeps the files of tables that are gone since, which may be the space that
-    /// it waits for.
-    /// LOCK: before the inner's, which is taken under it.
-    version: Mutex<Option<Arc<Version>>>,
     /// LOCK: held briefly.
     parts: Mutex<Subcompactions>,
     /// Whether its jobs end without a result.
@@ -71,7 +66,6 @@ impl Drop for Plan {
 impl Plan {
     fn new(inner: &Arc<Inner>, compaction: Compaction) -> Plan {
         Plan {
-            version: Mutex::new(Some(inner.version())),
             inner: Arc::clone(inner),
             compaction,
             parts: Mutex::new(Subcompactions {
@@ -80,11 +74,6 @@ impl Plan {
             }),
             given_up: AtomicBool::new(false),
         }
-    }
-
-    fn version(&self) -> Arc<Version> {
-        let mut version = self.version.lock();
-        Arc::clone(version.get_or_insert_with(|| self.inner.version()))
     }
 
     /// Returns whether the tables can change their level without being rewritten.
@@ -96,7 +85,7 @@ impl Plan {
             return false;
         }
         // Tables that go to the last level are rewritten, so that unreadable entries go.
-        let last = self.compaction.to == self.version().levels.len();
+        let last = self.compaction.to == self.inner.version().levels.len();
         let stale = run
             .tables
             .iter()
@@ -144,22 +133,20 @@ impl Plan {
     }
 
     fn output(&self, keys: &KeyRange) -> Output {
-        let version = self.version();
         let all = self
             .compaction
             .tables()
             .flat_map(|table| table.ranges.iter());
         let ranges = all.filter_map(|range| range.within(keys)).collect();
-        let hides = self.inner.lasting_ranges(&version);
+        let hides = self.inner.lasting_ranges(&self.inner.version());
         let to = (self.compaction.to as u32, self.compaction.run);
-        let below = Arc::new(version.below(to));
-        Output::new(&self.inner, below, to, ranges, hides).cut_at(&self.compaction.cuts)
+        Output::new(&self.inner, to, ranges, hides).cut_at(&self.compaction.cuts)
     }
 
     fn range(&self, keys: &KeyRange) -> Result<Range> {
         let above = self.compaction.leaves_hidden.then(|| {
             let place = (self.compaction.to as u32, self.compaction.run);
-            Above::of(&self.version(), place)
+            Above::of(&self.inner.version(), place)
         });
         let mut range = Range {
             cursor: self.cursor(keys)?,
@@ -367,7 +354,6 @@ impl Compact {
     /// jobs have ended.
     fn give_room_back(&mut self) {
         let aborted = self.current.take().map(|range| range.keys);
-        *self.plan.version.lock() = None;
         let written = std::mem::take(&mut self.plan.parts.lock().written);
         self.left.extend(aborted);
         self.left.extend(written.into_iter().map(|(keys, _)| keys));

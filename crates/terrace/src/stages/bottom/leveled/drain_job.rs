@@ -74,11 +74,10 @@ impl DrainJob {
         // recent write.
         let durable = drain.durable.max(self.inner.shared.ranges.durable());
         let begin = || {
-            let version = self.inner.version();
             let live = &self.inner.shared.ranges;
-            let hides = live.applicable(durable, version.ranges.clone());
+            let hides = live.applicable(durable, self.inner.version().ranges.clone());
             let hides = hides.into_iter().collect();
-            let mut output = Output::new(&self.inner, version, (0, self.run), ranges, hides);
+            let mut output = Output::new(&self.inner, (0, self.run), ranges, hides);
             if self.inner.shared.pool_outlives() {
                 output.lend_to_deletes();
             }

@@ -24,8 +24,8 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn begin(inner: &Arc<Inner>, seq: SeqNo) -> Run {
-        // The number of the run is drawn when it is complete.
-        let mut output = Output::new(inner, inner.version(), (0, 0), Vec::new(), Vec::new());
+        // The number of the run is drawn when it is complete, and above all others.
+        let mut output = Output::new(inner, (0, u64::MAX), Vec::new(), Vec::new());
         output.end_loan();
         // The entries that it hides may come down from above before it is complete.
         output.keep_expired();

@@ -4,6 +4,7 @@
 //! that they could hide. Tables are cut between keys, so that one table of a run has all versions
 //! of a key.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,9 +39,11 @@ pub(super) struct Output {
     inner: Arc<Inner>,
     level: u32,
     run: u64,
-    /// The version when the job began. Nothing but the job itself adds data below the tables that
-    /// it works on, so this stays correct about the entries that a tombstone may hide.
-    version: Arc<Version>,
+    /// The tables below the table being written, as they were at its first key. Nothing but the
+    /// job itself adds data there, so this stays correct about the entries that a tombstone may
+    /// hide. Dropped with each table that is closed: it keeps the files of tables that are gone
+    /// since, and a job would keep as much as all compactions beside it rewrite.
+    older: OnceCell<Version>,
     retention: Retention,
     /// Fragments of the range deletes that are still needed, to be written with the tables that
     /// they are over.
@@ -77,7 +80,6 @@ impl Output {
     /// range deletes among the entries, `hides` those that may hide entries.
     pub(super) fn new(
         inner: &Arc<Inner>,
-        version: Arc<Version>,
         (level, run): (u32, u64),
         ranges: Vec<RangeDelete>,
         mut hides: Vec<Applicable>,
@@ -96,6 +98,7 @@ impl Output {
             _ => Row::Tables,
         };
         let lender = inner.shared.reserve.lender(&inner.store.fs, row);
+        let older = inner.version().below((level, run));
         let mut output = Output {
             retention: Retention {
                 stripes,
@@ -111,8 +114,8 @@ impl Output {
             lends_to_deletes: false,
             level,
             run,
-            sampler: Sampler::above(&version, inner.store.options.open_files_max),
-            version,
+            sampler: Sampler::above(&older, inner.store.options.open_files_max),
+            older: OnceCell::from(older),
             writer: None,
             done: Vec::new(),
             keyspace: 0,
@@ -142,7 +145,7 @@ impl Output {
             };
             let first = (r.keyspace, r.begin.as_slice());
             let level = self.level as usize;
-            let is_below = || self.version.reaches_below(level, first, last);
+            let is_below = || self.older().reaches_below(level, first, last);
             self.retention.hides_below(r.seq, is_below)
         });
         failpoint!(RangeDropped => fragments.clear());
@@ -153,6 +156,11 @@ impl Output {
     pub(super) fn cut_at(mut self, cuts: &Arc<[Place]>) -> Output {
         self.cuts = Arc::clone(cuts);
         self
+    }
+
+    fn older(&self) -> &Version {
+        let place = (self.level, self.run);
+        self.older.get_or_init(|| self.inner.version().below(place))
     }
 
     fn store(&self) -> &Arc<TableStore> {
@@ -187,14 +195,14 @@ impl Output {
         let (Some(writer), below) = (&self.writer, self.level as usize + 1) else {
             return 0;
         };
-        if self.level == 0 || below > self.version.levels.len() {
+        if self.level == 0 || below > self.older().levels.len() {
             return 0;
         }
         let Some(first) = writer.first_entry() else {
             return 0;
         };
         let last = (self.keyspace, self.key.as_slice());
-        let tables = self.version.level(below).overlapping(first, last);
+        let tables = self.older().level(below).overlapping(first, last);
         tables.iter().map(|t| t.meta.bytes).sum()
     }
 
@@ -238,7 +246,7 @@ impl Output {
         }
         self.kept = Some(entry.seq);
         let level = self.level as usize;
-        let is_below = || self.version.reaches_below(level, key, key);
+        let is_below = || self.older().reaches_below(level, key, key);
         let kept = self
             .retention
             .keep(entry.kind, value.expiry, entry.seq, is_below);
@@ -272,7 +280,9 @@ impl Output {
             }
         }
         if !same_key {
-            self.sampler.take(&self.version, level, key);
+            let place = (self.level, self.run);
+            let older = self.older.get_or_init(|| self.inner.version().below(place));
+            self.sampler.take(older, level, key);
         }
         Ok(entry.key.len() + value.bytes.len())
     }
@@ -354,7 +364,17 @@ impl Output {
         of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
         self.done.push((self.meta(finished), ranges));
         self.sampler.close_table();
+        self.older.take();
+        self.refill();
         Ok(())
+    }
+
+    /// Returns the space of files that are gone to the reserve, before other files take it.
+    fn refill(&self) {
+        let reserve = &self.inner.shared.reserve;
+        if reserve.is_short() {
+            reserve.refill();
+        }
     }
 
     fn meta(&self, finished: Finished) -> FileMeta {
@@ -452,11 +472,8 @@ impl Output {
         for (meta, _) in std::mem::take(&mut self.done) {
             let _ = self.store().fs.remove(&self.store().path(meta.number));
         }
-        // Before other files take the freed space.
-        if self.inner.shared.reserve.is_short() {
-            self.inner.shared.reserve.refill();
-        }
-        self.sampler = Sampler::above(&self.version, self.store().options.open_files_max);
+        self.refill();
+        self.sampler = Sampler::above(self.older(), self.store().options.open_files_max);
         self.cut = None;
         self.charged = 0;
         self.any = false;
