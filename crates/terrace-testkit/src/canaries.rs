@@ -55,6 +55,8 @@ pub enum Suite {
     Space,
     /// Changed bytes in databases with data in every component.
     Damage,
+    /// Calls on a store whose level 0 leaves in columns.
+    Columns,
     /// One history on every design.
     Metamorphic,
     /// Reads and ingests that pause while the store changes.
@@ -110,8 +112,8 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Damage, Faults, Guest, Kill, Limits, Linear, LinearFiles, Long, Metamorphic, Model,
-        Moments, Power, Room, Space, Stalled, Strangers,
+        Columns, Damage, Faults, Guest, Kill, Limits, Linear, LinearFiles, Long, Metamorphic,
+        Model, Moments, Power, Room, Space, Stalled, Strangers,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -131,6 +133,8 @@ pub fn trials() -> Vec<Trial> {
         (C::GarbageEarly, Linear, Dax, 300),
         (C::ReclaimSkipped, Space, Dax, 5),
         (C::DrainTombstone, Model, Dax, 10),
+        (C::HintTooFar, Columns, Dax, 10),
+        (C::ColumnEarly, Columns, Dax, 10),
         (C::DrainTombstone, Metamorphic, Dax, 10),
         (C::BatchSplit, Power, Dax, 40),
         (C::BatchSplit, Kill, Dax, 400),
@@ -200,6 +204,7 @@ impl Suite {
             Suite::Faults => "faults",
             Suite::Space => "space",
             Suite::Damage => "damage",
+            Suite::Columns => "columns",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
             Suite::Moments => "moments",
@@ -218,6 +223,15 @@ impl Suite {
                     _ => Profile::everything(MODEL_OPS).generate(seed),
                 };
                 model::run(&options, medium, &script)
+            }
+            Suite::Columns => {
+                let mut options = settings::small_of(Design::MatrixKv, medium);
+                options.buffer.matrix.hints = true;
+                model::run(
+                    &options,
+                    medium,
+                    &Profile::everything(MODEL_OPS).generate(seed),
+                )
             }
             Suite::Limits => model::large_after_small(medium, seed),
             Suite::Power => {

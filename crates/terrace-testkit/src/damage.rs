@@ -154,7 +154,9 @@ impl Specimen {
         let closed = rng.bool();
         let design = match medium {
             Medium::Dram => Design::MioDb,
-            _ => Design::ALL[seed as usize % Design::ALL.len()],
+            // A later design has its own seeds: the others stand for cases that once failed.
+            _ if seed.is_multiple_of(5) => Design::MatrixKv,
+            _ => [Design::MioDb, Design::MioDbSsd, Design::Leveled][seed as usize % 3],
         };
         let mut options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
         options.pool.size_bytes = 2 << 20;

@@ -25,12 +25,13 @@ use crate::{settings, shrink, watchdog};
 const LOOK_EVERY: usize = 25;
 
 /// The stores of a case: name, design and medium.
-const CAST: [(&str, Design, Medium); 8] = [
+const CAST: [(&str, Design, Medium); 9] = [
     ("miodb", Design::MioDb, Medium::Dax),
     ("miodb on dram", Design::MioDb, Medium::Dram),
     ("miodb-ssd", Design::MioDbSsd, Medium::Dax),
     ("miodb-ssd on mapped", Design::MioDbSsd, Medium::Mapped),
     ("miodb-ssd on dram", Design::MioDbSsd, Medium::Dram),
+    ("matrixkv", Design::MatrixKv, Medium::Dax),
     ("leveled", Design::Leveled, Medium::Dax),
     ("leveled on dram", Design::Leveled, Medium::Dram),
     ("leveled on mapped", Design::Leveled, Medium::Mapped),
@@ -47,6 +48,7 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     options.buffer.levels = [1, 2, 3, 8][rng.usize(..4)];
     options.buffer.filter_bits_per_key = [0, 16][rng.usize(..2)];
     options.buffer.table_bytes_max = [None, Some(16 << 10)][rng.usize(..2)];
+    options.buffer.matrix = settings::matrix(seed);
     let leveled = &mut options.bottom.leveled;
     leveled.cache_bytes = [1, 4 << 10, 1 << 20][rng.usize(..3)];
     leveled.open_files_max = [4, 100][rng.usize(..2)];

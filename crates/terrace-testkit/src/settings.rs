@@ -1,6 +1,8 @@
 //! Options for tests: small stores, and variations of them that are unfavorable in one way each.
 
-use terrace::{BackgroundOptions, Compression, Design, MediumChoice, Options, Workers};
+use terrace::{
+    BackgroundOptions, Compression, Design, MatrixOptions, MediumChoice, Options, Workers,
+};
 use terrace_media::Medium;
 
 /// Returns the options of a small store on `medium`, with background steps run manually.
@@ -15,6 +17,8 @@ pub fn small(medium: Medium) -> Options {
     options.front.memtable_bytes = 8 << 10;
     options.bottom.extent_bytes = 16 << 10;
     options.buffer.levels = 3;
+    // Level 1 has the size below, not that of the pool.
+    options.buffer.matrix.flattened = false;
     if medium == Medium::Dram {
         // Makes logs reach their limit before the pool fills up.
         options.front.log_bytes_max = 100 << 10;
@@ -82,9 +86,18 @@ pub fn varied(options: &Options, n: u8) -> Options {
     match n % VARIATIONS {
         1 => options.front.memtable_bytes = 4 << 10,
         2 => options.front.memtable_bytes = 32 << 10,
-        3 => options.buffer.levels = 1,
-        4 => options.buffer.levels = 8,
-        5 => options.buffer.filter_bits_per_key = 0,
+        3 => {
+            options.buffer.levels = 1;
+            options.buffer.matrix.columns = false;
+        }
+        4 => {
+            options.buffer.levels = 8;
+            options.buffer.matrix.hints = false;
+        }
+        5 => {
+            options.buffer.filter_bits_per_key = 0;
+            options.buffer.matrix.flattened = true;
+        }
         6 => options.bottom.garbage_percent = 10,
         7 => options.bottom.garbage_percent = 95,
         8 => {
@@ -143,6 +156,16 @@ pub fn background(seed: u64) -> BackgroundOptions {
     BackgroundOptions {
         workers: workers(seed),
         merge_threads: [0, 0, 0, 1, 2, 8][rng.usize(..6)],
+    }
+}
+
+/// Returns the options of the matrix container in the case of a seed.
+pub fn matrix(seed: u64) -> MatrixOptions {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x6d61_7472_6978);
+    MatrixOptions {
+        hints: rng.u8(..3) > 0,
+        columns: rng.u8(..4) > 0,
+        flattened: rng.bool(),
     }
 }
 

@@ -71,6 +71,7 @@ pub use metrics::{
 };
 pub use options::{
     BackgroundOptions, BottomOptions, BufferOptions, Design, Emulation, FrontOptions,
-    LeveledOptions, MIB, MediumChoice, MemoryPart, Options, PoolOptions, Prefault, Sizes, Workers,
+    LeveledOptions, MIB, MatrixOptions, MediumChoice, MemoryPart, Options, PoolOptions, Prefault,
+    Sizes, Workers,
 };
 pub use types::{Compression, Durability, KEY_BYTES_MAX};

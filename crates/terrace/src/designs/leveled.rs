@@ -20,7 +20,8 @@ pub(super) const RECIPE: Recipe = Recipe {
 
 /// Opens the stages; the front comes last, since it allocates space.
 fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
-    let bottom = leveled::recover::recover(shared, &folder, wal_memtable::shape(shared))?;
+    let (front, options) = (wal_memtable::shape(shared), &shared.options.bottom.leveled);
+    let bottom = leveled::recover::recover(shared, &folder, front, options, None)?;
     let front = wal_memtable::recover::recover(shared, folder, FlushTo::Bottom)?;
     let stages = Stages {
         front: Box::new(front),

@@ -31,7 +31,8 @@ fn open(
     // A drain frees its tables when all of it is in files: the pool is to hold several.
     let drains = Drains::Early;
     buffered::open(shared, folder, drains, links_lost, progress, |folder, _| {
-        let front = wal_memtable::shape(shared);
-        Ok(Box::new(leveled::recover::recover(shared, folder, front)?))
+        let (front, options) = (wal_memtable::shape(shared), &shared.options.bottom.leveled);
+        let bottom = leveled::recover::recover(shared, folder, front, options, None)?;
+        Ok(Box::new(bottom))
     })
 }

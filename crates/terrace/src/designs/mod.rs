@@ -15,11 +15,11 @@ mod buffered;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 mod leveled;
+#[cfg(feature = "test-design")]
+mod matrixkv;
 mod miodb;
 mod miodb_ssd;
 mod owners;
-#[cfg(feature = "test-design")]
-mod pile;
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl Design {
             #[cfg(feature = "test-design")]
             Design::BufferOnly => buffer_only::RECIPE,
             #[cfg(feature = "test-design")]
-            Design::Pile => pile::RECIPE,
+            Design::MatrixKv => matrixkv::RECIPE,
         }
     }
 

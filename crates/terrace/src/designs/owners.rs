@@ -6,7 +6,7 @@ use crate::parts::sstable::TABLE_FILE;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
 #[cfg(feature = "test-design")]
-use crate::stages::buffer::pile;
+use crate::stages::buffer::matrix;
 use crate::stages::salvage::Salvage;
 
 /// The owners of all items.
@@ -15,7 +15,7 @@ pub(crate) const OWNERS: Owners = &[
     &repository::EXTENT,
     &TABLE_FILE,
     #[cfg(feature = "test-design")]
-    &pile::HEAP,
+    &matrix::ROW,
 ];
 
 /// How repair finds the items in a pool. Those in files are found by their names.
@@ -23,7 +23,7 @@ pub(crate) const SALVAGES: &[&Salvage] = &[
     &elastic::SALVAGE,
     &repository::SALVAGE,
     #[cfg(feature = "test-design")]
-    &pile::SALVAGE,
+    &matrix::SALVAGE,
 ];
 
 #[cfg(test)]

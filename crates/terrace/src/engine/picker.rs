@@ -165,7 +165,7 @@ impl Engine {
             true => 0,
             false => bottom.drain_bytes_now(),
         };
-        let drain = buffer.next_drain(urgency, bytes_max)?;
+        let drain = buffer.next_drain(urgency, bytes_max, bottom.columns())?;
         drain.map(|drain| bottom.drain_job(drain)).transpose()
     }
 

@@ -232,10 +232,10 @@ impl State {
         }
     }
 
-    /// Returns whether the queue contains no flush. A flush that waits for space on a disk does not
-    /// count, so that it does not keep others from freeing space.
+    /// Returns whether the queue contains no flush. A flush that waits for space does not count, so
+    /// that it does not keep others from freeing space.
     pub(super) fn has_no_flush(&self) -> bool {
-        let waits = |p: &Parked| matches!(p.waits, Waits::Room { .. });
+        let waits = |p: &Parked| matches!(p.waits, Waits::Room { .. } | Waits::Pool(_));
         let mut queue = self.queue.iter();
         queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
     }

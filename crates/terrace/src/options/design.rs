@@ -24,7 +24,7 @@ named_enum! {
         #[cfg(feature = "test-design")]
         BufferOnly => "buffer-only",
         #[cfg(feature = "test-design")]
-        Pile => "pile",
+        MatrixKv => "matrixkv",
     }
 }
 
@@ -33,7 +33,7 @@ const OF_TESTS: &[Design] = &[
     #[cfg(feature = "test-design")]
     Design::BufferOnly,
     #[cfg(feature = "test-design")]
-    Design::Pile,
+    Design::MatrixKv,
 ];
 
 /// The location of a design's data.
@@ -51,7 +51,7 @@ impl Design {
             #[cfg(feature = "test-design")]
             Design::BufferOnly => (true, false),
             #[cfg(feature = "test-design")]
-            Design::Pile => (true, true),
+            Design::MatrixKv => (true, true),
         };
         Shape {
             data_in_pool,
@@ -68,7 +68,7 @@ impl Design {
             #[cfg(feature = "test-design")]
             Design::BufferOnly => "for tests: a buffer without a bottom",
             #[cfg(feature = "test-design")]
-            Design::Pile => "for tests: a buffer of sorted heaps above levels of table files",
+            Design::MatrixKv => "not finished: level 0 in the pool, merged in columns with level 1",
         }
     }
 

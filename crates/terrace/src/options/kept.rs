@@ -177,6 +177,7 @@ mod tests {
                 levels: 3,
                 filter_bits_per_key: 0,
                 table_bytes_max: Some(77 << 20),
+                matrix: Default::default(),
             },
             bottom: BottomOptions {
                 extent_bytes: 1 << 20,
@@ -254,6 +255,8 @@ mod tests {
             levels: buffer_levels,
             filter_bits_per_key: buffer_bits,
             table_bytes_max,
+            // Kept when its design is finished.
+            matrix: _,
         } = buffer;
         let BottomOptions {
             extent_bytes,

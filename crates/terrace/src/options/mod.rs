@@ -171,6 +171,37 @@ pub struct BufferOptions {
     /// more while over twice the result is free: up to the paper's sizes, which double with each
     /// level. Changes: on reopen.
     pub table_bytes_max: Option<u64>,
+    /// The matrix container of MatrixKV, a design that is not finished: only tests have it.
+    #[doc(hidden)]
+    pub matrix: MatrixOptions,
+}
+
+/// Options of the matrix container. Each is a part of MatrixKV that can be left out, to measure it.
+#[derive(Debug, Clone)]
+#[doc(hidden)]
+pub struct MatrixOptions {
+    /// Whether a search goes from row to row by forward pointers (section 3.4); otherwise all rows
+    /// are searched in turns.
+    /// Default: true. Changes: on reopen.
+    pub hints: bool,
+    /// Whether the container is drained in columns of keys (section 3.2); otherwise all of it is
+    /// merged with level 1 at once.
+    /// Default: true. Changes: on reopen.
+    pub columns: bool,
+    /// Whether level 1 is as large as the container (section 3.3), in place of
+    /// `bottom.leveled.level1_bytes`.
+    /// Default: true. Changes: on reopen.
+    pub flattened: bool,
+}
+
+impl Default for MatrixOptions {
+    fn default() -> MatrixOptions {
+        MatrixOptions {
+            hints: true,
+            columns: true,
+            flattened: true,
+        }
+    }
 }
 
 impl Default for BufferOptions {
@@ -179,6 +210,7 @@ impl Default for BufferOptions {
             levels: 8,
             filter_bits_per_key: 16,
             table_bytes_max: None,
+            matrix: MatrixOptions::default(),
         }
     }
 }

@@ -58,7 +58,7 @@ mod tests {
             #[cfg(feature = "test-design")]
             Design::BufferOnly => Survival::Logs,
             #[cfg(feature = "test-design")]
-            Design::Pile => Survival::Files,
+            Design::MatrixKv => Survival::Files,
         });
         assert_eq!(without_a_pool, expected);
     }

@@ -20,9 +20,9 @@ const ALONE_MAX: usize = 2;
 
 /// The union of several sources. An entry that is being copied between two sources may be returned
 /// once from each. Readers fold the versions of a key anyway.
-pub(crate) struct MergeCursor {
+pub(crate) struct MergeCursor<C: Cursor + ?Sized = dyn Cursor> {
     /// The cursors, newest source first, which is the order in which latches are taken.
-    cursors: Vec<Box<dyn Cursor>>,
+    cursors: Vec<Box<C>>,
     /// The prefix of each cursor's entry.
     heads: Vec<Head>,
     /// The indexes of the cursors that have an entry, in ascending order of the entries.
@@ -56,9 +56,9 @@ fn compare(a: &EntryView<'_>, b: &EntryView<'_>) -> Order {
         .then_with(|| b.seq.cmp(&a.seq))
 }
 
-impl MergeCursor {
+impl<C: Cursor + ?Sized> MergeCursor<C> {
     /// Creates an unpositioned cursor over `cursors`, newest source first.
-    pub(crate) fn new(cursors: Vec<Box<dyn Cursor>>) -> MergeCursor {
+    pub(crate) fn new(cursors: Vec<Box<C>>) -> MergeCursor<C> {
         MergeCursor {
             heads: vec![Head::default(); cursors.len()],
             order: Vec::with_capacity(cursors.len()),
@@ -97,6 +97,51 @@ impl MergeCursor {
             self.place(index)?;
         }
         Ok(())
+    }
+
+    #[cfg_attr(
+        not(feature = "test-design"),
+        expect(
+            dead_code,
+            reason = "only a design that is not finished uses it so far"
+        )
+    )]
+    /// Moves each cursor by `place`, which gets its number, instead of a search.
+    pub(crate) fn place_each(&mut self, place: impl Fn(usize, &mut C)) -> Result<()> {
+        self.order.clear();
+        for index in 0..self.cursors.len() {
+            place(index, &mut self.cursors[index]);
+            self.place(index)?;
+        }
+        Ok(())
+    }
+
+    #[cfg_attr(
+        not(feature = "test-design"),
+        expect(
+            dead_code,
+            reason = "only a design that is not finished uses it so far"
+        )
+    )]
+    /// Returns the first key, or the last if `last`, between two places of one keyspace that may
+    /// have a version newer than `than` in any source.
+    pub(crate) fn newer(
+        &self,
+        from: &Target<'_>,
+        to: &Target<'_>,
+        than: SeqNo,
+        last: bool,
+    ) -> Newer {
+        let mut all = Newer::No;
+        for cursor in &self.cursors {
+            all = match (all, cursor.newer(from, to, than, last)) {
+                (Newer::Unknown, _) | (_, Newer::Unknown) => return Newer::Unknown,
+                (Newer::No, other) | (other, Newer::No) => other,
+                (Newer::Key(one), Newer::Key(other)) if last => Newer::Key(one.max(other)),
+                (Newer::Key(one), Newer::Key(other)) => Newer::Key(one.min(other)),
+            };
+        }
+        all
     }
 
     /// Interleaves the searches of all sources, so that the cache misses of one overlap with the
@@ -254,7 +299,7 @@ impl MergeCursor {
 const STEPS: usize = 16;
 
 /// Skips covered entries in one cursor and returns the number of steps.
-fn pass_in(cursor: &mut dyn Cursor, end: &Target<'_>, than: SeqNo) -> Result<usize> {
+fn pass_in<C: Cursor + ?Sized>(cursor: &mut C, end: &Target<'_>, than: SeqNo) -> Result<usize> {
     for step in 0..STEPS {
         let Some(entry) = cursor.entry()? else {
             return Ok(step);

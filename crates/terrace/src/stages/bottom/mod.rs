@@ -19,6 +19,7 @@ use crate::parts::expiry::Millis;
 use crate::parts::ranges::{Fragments, RangeSet};
 use crate::types::SeqNo;
 
+use super::column::Columns;
 use super::drain::Drain;
 use super::job::{Completion, Job};
 use super::need::{Need, Urgency};
@@ -66,6 +67,10 @@ pub(crate) enum Takes {
 pub(crate) trait Bottom: Send + Sync {
     /// Returns the input that the bottom takes, which never changes.
     fn takes(&self) -> Takes;
+    /// Returns the choice of ranges of keys, if drains are merged with the first level.
+    fn columns(&self) -> Option<&dyn Columns> {
+        None
+    }
     /// Returns the maximum bytes of one drain, which bounds the space that a drain needs or keeps
     /// in the pool until it ends.
     fn drain_bytes_max(&self) -> u64;

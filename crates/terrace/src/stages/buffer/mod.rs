@@ -3,17 +3,18 @@
 //! | buffer | tables | merging | paper |
 //! |---|---|---|---|
 //! | `elastic` | skip lists on n levels, any number in a level | relinks nodes, copies nothing | MioDB, 4.1-4.3, 4.5, 4.6 |
-//! | `pile` | sorted heaps | none; drains by ranges of keys | a test of this contract |
+//! | `matrix` | rows with arrays | none; drains in columns of keys | MatrixKV, 3 |
 
 pub(crate) mod elastic;
 #[cfg(feature = "test-design")]
-pub(crate) mod pile;
+pub(crate) mod matrix;
 
 use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::parts::batch::Batch;
 use crate::types::SeqNo;
 
+use super::column::Columns;
 use super::drain::Drain;
 use super::job::Job;
 use super::need::Urgency;
@@ -44,10 +45,16 @@ pub(crate) trait Buffer: Send + Sync {
     /// tables runs, or of other keys of the same tables, since drains end in order.
     ///
     /// A buffer that drains ranges may take a range of the keys of these tables, and the other keys
-    /// in later drains. Until the last of them ends, the tables stay sources with all their
-    /// entries: older views read them, and a new view may lack the drained keys only if the bottom
-    /// shows them. If the pool ends with the process, their logs stay until then too.
-    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>>;
+    /// in later drains. Older views go on reading all of their entries, and a new view may lack the
+    /// drained keys only if the bottom shows them. If the pool ends with the process, their logs
+    /// stay until the last of them ends. `columns` chooses these ranges, if the bottom merges
+    /// drains with its first level.
+    fn next_drain(
+        &self,
+        urgency: Urgency,
+        bytes_max: u64,
+        columns: Option<&dyn Columns>,
+    ) -> Result<Option<Drain>>;
     /// Returns the sources, newest first.
     fn sources(&self) -> Sources;
     /// Returns the number of its newest entry, or 0 if it has none.

@@ -1,14 +1,19 @@
-//! The drain: a sorted stream becomes a run of level 0.
+//! The drain: a sorted stream becomes a run of level 0, or is merged with tables of the first level
+//! if it is a column.
 //!
 //! CRASH: tables that no edit names are removed when the database is opened; the drain restarts.
 
 use std::sync::Arc;
 
 use super::Inner;
+use super::column::Lower;
 use super::hidden::{Hidden, Progress};
 use super::output::Output;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
+use crate::parts::iter::{Cursor as _, EntryView};
+use crate::parts::manifest::Change;
+use crate::parts::sstable::TABLE_FILE;
 use crate::stages::{Completion, Drain, Job, JobCounter, JobKind, PendingFree, Step, retired};
 use crate::types::key_hash;
 
@@ -26,6 +31,8 @@ pub(super) struct DrainJob {
     inner: Arc<Inner>,
     drain: Option<Drain>,
     run: u64,
+    /// The tables of the first level that it is merged with.
+    lower: Option<Lower>,
     /// `None` until all entries are in place: the snapshots are read only then.
     output: Option<Output>,
     /// The pending free of the drain, once its entries are written. It ends with the job, when the
@@ -45,7 +52,12 @@ pub(super) struct DrainJob {
 impl DrainJob {
     /// Creates the job. `waits`: the bottom accepts no drain for now, so this one makes space and
     /// is put back.
-    pub(super) fn begin(inner: &Arc<Inner>, drain: Drain, waits: bool) -> DrainJob {
+    pub(super) fn begin(
+        inner: &Arc<Inner>,
+        drain: Drain,
+        lower: Option<Lower>,
+        waits: bool,
+    ) -> DrainJob {
         // Runs of level 0 are ordered by these numbers; drains come one after the other.
         let run = inner.shared.next_id();
         DrainJob {
@@ -53,6 +65,7 @@ impl DrainJob {
             has_buffer: drain.newer.is_some(),
             drain: Some(drain),
             run,
+            lower,
             output: None,
             pending_free: PendingFree::default(),
             finished: false,
@@ -69,6 +82,11 @@ impl DrainJob {
             drain.start()?;
             drain.pending_free.restart();
             ranges = drain.range_deletes()?;
+            if let Some(lower) = &mut self.lower {
+                lower.start()?;
+                let tables = lower.tables.tables.iter();
+                ranges.extend(tables.flat_map(|table| table.ranges.iter().cloned()));
+            }
         }
         // The snapshots are read now and not earlier, so that they include one taken just before a
         // recent write.
@@ -77,6 +95,11 @@ impl DrainJob {
             let live = &self.inner.shared.ranges;
             let hides = live.applicable(durable, self.inner.version().ranges.clone());
             let hides = hides.into_iter().collect();
+            if let Some(lower) = &self.lower {
+                let cuts = [&drain.keys.from, &drain.keys.to].into_iter().flatten();
+                let output = Output::new(&self.inner, (lower.level, 0), ranges, hides);
+                return output.cut_at(&cuts.cloned().collect());
+            }
             let mut output = Output::new(&self.inner, (0, self.run), ranges, hides);
             if self.inner.shared.pool_outlives() {
                 output.lend_to_deletes();
@@ -84,21 +107,44 @@ impl DrainJob {
             output
         };
         let output = self.output.get_or_insert_with(begin);
-        let (mut entries, mut bytes) = (0, 0);
+        let (mut entries, mut bytes, mut steps) = (0u32, 0, 0);
         let done = loop {
             // The range deletes follow all other entries, and are written with the tables.
-            let Some(entry) = drain.entry()? else {
+            let above = drain.entry()?;
+            let below = match &self.lower {
+                Some(lower) => lower.cursor.entry()?,
+                None => None,
+            };
+            let is_below = match (&above, &below) {
+                (Some(above), Some(below)) => follows(above, below),
+                (above, _) => above.is_none(),
+            };
+            let Some(entry) = (if is_below { below } else { above }) else {
                 output.close_table(None)?;
                 break true;
             };
             if !output.same_key(&entry) {
+                if let Some((keyspace, key)) = output.cut_before(&entry) {
+                    output.close_table(Some((keyspace, &key)))?;
+                    break false;
+                }
                 if output.is_full() {
                     output.close_table(Some((entry.keyspace, entry.key)))?;
                     break false;
                 }
-                if entries >= STEP_ENTRIES || bytes >= STEP_BYTES {
+                if steps >= STEP_ENTRIES || bytes >= STEP_BYTES {
                     break false;
                 }
+            }
+            steps += 1;
+            if is_below {
+                if let Some(lower) = &self.lower {
+                    bytes += output.offer(&entry, lower.cursor.value()?)?;
+                }
+                if let Some(lower) = &mut self.lower {
+                    lower.cursor.advance()?;
+                }
+                continue;
             }
             // A version that a newer table hides would be written only to be dropped.
             let hash = key_hash(entry.keyspace, entry.key);
@@ -156,6 +202,28 @@ impl DrainJob {
                 Ok(Step::More)
             }
         }
+    }
+}
+
+/// Returns whether an entry of a drain comes after one of the tables below it.
+fn follows(above: &EntryView<'_>, below: &EntryView<'_>) -> bool {
+    // Versions of one key are newer above.
+    (below.keyspace, below.key) < (above.keyspace, above.key)
+}
+
+/// A drain that another job leaves no table for. It is put back.
+pub(super) struct PutBack(pub(super) Option<Drain>);
+
+impl Job for PutBack {
+    fn kind(&self) -> JobKind {
+        JobKind::Drain
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        Ok(match self.0.take() {
+            Some(drain) => give_back(drain, Completion::nothing()),
+            None => Step::Done(Completion::nothing()),
+        })
     }
 }
 
@@ -231,6 +299,12 @@ impl Job for DrainJob {
         self.pending_free = drain.pending_free;
         let mut edit = drain.edit;
         edit.changes.extend(changes);
+        let removed = self.lower.as_ref().map(Lower::numbers).unwrap_or_default();
+        edit.changes
+            .extend(removed.iter().map(|&id| Change::Removed {
+                owner: &TABLE_FILE,
+                id,
+            }));
         // The entries of the logs are in named files from this edit on.
         edit.changes.extend(retired(&drain.logs));
         let settled = drain.settles.then_some(drain.seq_last);
@@ -238,7 +312,7 @@ impl Job for DrainJob {
         Ok(Step::Done(Completion {
             edit,
             apply: Box::new(move || {
-                inner.install(&[], &tables);
+                inner.install(&removed, &tables);
                 forget();
                 // Not before the entries that they cover are forgotten above.
                 let shared = &inner.shared;

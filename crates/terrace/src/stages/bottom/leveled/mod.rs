@@ -23,6 +23,14 @@
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
 mod above;
+#[cfg_attr(
+    not(feature = "test-design"),
+    expect(
+        dead_code,
+        reason = "only a design that is not finished has columns so far"
+    )
+)]
+mod column;
 mod compact;
 mod compaction;
 mod delete_only;
@@ -57,15 +65,17 @@ use crate::error::Result;
 use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::LeveledOptions;
 use crate::parts::cache::{FileCache, Pin};
+use crate::parts::key::KeyRange;
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, Fragments, RangeSet};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
 use crate::stages::{
-    Bottom, Drain, Folder, FrontShape, IngestWriter, Job, Need, Pressure, RangeRequest, Shared,
-    Source, Sources, Takes, Urgency,
+    Bottom, Columns, Drain, Folder, FrontShape, IngestWriter, Job, Need, Pressure, RangeRequest,
+    Shared, Source, Sources, Takes, Urgency,
 };
 use crate::types::{Compression, DbId, SeqNo};
 
+pub(crate) use column::ColumnBytes;
 use source::RunSource;
 use version::{Table, Version};
 
@@ -150,6 +160,11 @@ struct Busy {
     narrow: narrow::Narrow,
     /// Tables that a drain rewrites on a full disk.
     hidden: hidden::Candidates,
+    /// Whether a column is being merged with the first level. It has keys between the tables there
+    /// too, so nothing else may bring any down meanwhile.
+    has_column: bool,
+    /// The rest of the keys, from the start of a column that waits for a table, and its number.
+    awaited: Option<(KeyRange, u64)>,
     /// Ranges that are to be moved down, while a caller waits for them.
     requests: Vec<Weak<RangeRequest>>,
 }
@@ -163,6 +178,8 @@ struct Inner {
     shared: Arc<Shared>,
     front: FrontShape,
     store: Arc<TableStore>,
+    /// The sizes of columns, if drains are merged with the first level.
+    columns: Option<ColumnBytes>,
     version: ArcSwap<Version>,
     /// LOCK: held briefly; never while a file is read.
     busy: Mutex<Busy>,
@@ -178,6 +195,7 @@ impl Inner {
         shared: Arc<Shared>,
         front: FrontShape,
         store: Arc<TableStore>,
+        columns: Option<ColumnBytes>,
         version: Version,
     ) -> Arc<Inner> {
         let busy = Busy {
@@ -186,6 +204,8 @@ impl Inner {
             looked: delete_only::Looked::default(),
             narrow: narrow::Narrow::default(),
             hidden: hidden::Candidates::default(),
+            has_column: false,
+            awaited: None,
             requests: Vec::new(),
         };
         let names = store.charge_names(&version);
@@ -196,6 +216,7 @@ impl Inner {
             shared,
             front,
             store,
+            columns,
             version: ArcSwap::from_pointee(version),
             busy: Mutex::new(busy),
             installing: Mutex::new(names),
@@ -284,11 +305,21 @@ impl Bottom for Leveled {
         Takes::Ranges
     }
 
+    fn columns(&self) -> Option<&dyn Columns> {
+        self.inner.columns.is_some().then_some(self)
+    }
+
     fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>> {
         let waits = self.need().stops();
+        let lower = match column::Lower::take(&self.inner, &drain) {
+            Some(Err(column::Busy)) => return Ok(Box::new(drain_job::PutBack(Some(drain)))),
+            Some(Ok(lower)) => Some(lower),
+            None => None,
+        };
         Ok(Box::new(drain_job::DrainJob::begin(
             &self.inner,
             drain,
+            lower,
             waits,
         )))
     }

@@ -16,6 +16,7 @@ use super::version::{Table, Version};
 use super::{Busy, Inner, LeveledOptions};
 use super::{level0, narrow};
 use crate::parts::expiry::Millis;
+use crate::parts::key::KeyRange;
 use crate::stages::Urgency;
 use crate::types::SeqNo;
 
@@ -108,6 +109,9 @@ impl Inner {
             return None;
         }
         let level0 = |busy: &Busy| {
+            if busy.has_column {
+                return None;
+            }
             let whole = level0::whole(&version, base, runs_max, &busy.numbers)?;
             let Busy {
                 narrow, numbers, ..
@@ -149,7 +153,11 @@ impl Inner {
                 0 => level0(busy),
                 _ => {
                     let next = &busy.next[level];
-                    pick_table(&version, level, level + 1, next, &busy.numbers)
+                    let awaited = busy.awaited.as_ref();
+                    let awaited = awaited
+                        .filter(|(_, number)| level == base && busy.numbers.contains(number))
+                        .map(|(keys, _)| keys);
+                    pick_table(&version, level, next, &busy.numbers, awaited)
                 }
             };
             if let Some(compaction) = compaction {
@@ -232,9 +240,9 @@ fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Opti
 fn pick_table(
     version: &Version,
     level: usize,
-    to: usize,
     next: &Option<(u32, Vec<u8>)>,
     busy: &Numbers,
+    awaited: Option<&KeyRange>,
 ) -> Option<Compaction> {
     let run = version.level(level);
     let start = next.as_ref().map_or(0, |(keyspace, key)| {
@@ -244,5 +252,6 @@ fn pick_table(
     let order = (start..run.tables.len()).chain(0..start.min(run.tables.len()));
     order
         .map(|at| &run.tables[at])
-        .find_map(|table| pick_one(version, table, to, busy))
+        .filter(|table| awaited.is_none_or(|keys| !table.is_in(keys)))
+        .find_map(|table| pick_one(version, table, level + 1, busy))
 }

@@ -4,19 +4,24 @@
 use std::sync::Arc;
 
 use super::version::{Table, Version, file_name};
-use super::{Inner, Leveled, TableStore};
+use super::{ColumnBytes, Inner, Leveled, LeveledOptions, TableStore};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::stages::file_names::{is_table_of, table_file_number};
 use crate::stages::{Folder, FrontShape, Shared};
 
 /// Opens the bottom over the tables that the manifest names; `front` are the sizes of the stage
-/// above.
+/// above. With `columns`, drains are merged with the first level, in ranges of these sizes.
 ///
 /// CRASH: a table of this database that is not named had just been written, or was not removed yet.
 /// A file without its header stays, and its number is not reused.
-pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) -> Result<Leveled> {
-    let options = &shared.options.bottom.leveled;
+pub(crate) fn recover(
+    shared: &Arc<Shared>,
+    folder: &Folder,
+    front: FrontShape,
+    options: &LeveledOptions,
+    columns: Option<ColumnBytes>,
+) -> Result<Leveled> {
     let store = TableStore::new(
         folder,
         shared.manifest.db(),
@@ -75,9 +80,9 @@ pub(crate) fn recover(shared: &Arc<Shared>, folder: &Folder, front: FrontShape) 
         tables.push(table);
     }
     let deepest = tables.iter().map(|t| t.meta.level as usize).max();
-    let depth = (shared.options.bottom.leveled.levels as usize).max(deepest.unwrap_or(0));
+    let depth = (options.levels as usize).max(deepest.unwrap_or(0));
     let version = Version::of(depth, &tables);
     Ok(Leveled {
-        inner: Inner::new(Arc::clone(shared), front, store, version),
+        inner: Inner::new(Arc::clone(shared), front, store, columns, version),
     })
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
+use crate::parts::key::{KeyRange, Place};
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Fragments, Keep, Key, RangeDelete};
 use crate::parts::sstable::FileMeta;
@@ -188,6 +189,17 @@ impl Table {
         let end = self.reach().1;
         // A reach that ends after the last entry is the exclusive end of a range delete.
         end < key || end == key && end > self.last()
+    }
+
+    /// Returns whether all of the table is before a place.
+    pub(super) fn is_before(&self, place: Option<&Place>) -> bool {
+        place.is_some_and(|(keyspace, key)| self.ends_before((*keyspace, key)))
+    }
+
+    /// Returns whether some of the table may be in a range.
+    pub(super) fn is_in(&self, keys: &KeyRange) -> bool {
+        let (keyspace, key) = self.reach().0;
+        !keys.ends_before(keyspace, key) && !self.is_before(keys.from.as_ref())
     }
 
     /// Returns whether the table reaches further than another.

@@ -45,8 +45,8 @@ use crate::parts::iter::MergeCursor;
 use crate::parts::key::{KeyRange, Target};
 use crate::parts::manifest::{Change, Edit};
 use crate::stages::{
-    Buffer, Completion, Drain, EntryCount, Form, Job, JobKind, NewerVersions, Sealed, Shared,
-    Source, Sources, Step, Survival, Urgency,
+    Buffer, Columns, Completion, Drain, EntryCount, Form, Job, JobKind, NewerVersions, Sealed,
+    Shared, Source, Sources, Step, Survival, Urgency,
 };
 use crate::types::{SEQ_MAX, SeqNo};
 
@@ -306,7 +306,12 @@ impl Buffer for Elastic {
         Ok(None)
     }
 
-    fn next_drain(&self, urgency: Urgency, bytes_max: u64) -> Result<Option<Drain>> {
+    fn next_drain(
+        &self,
+        urgency: Urgency,
+        bytes_max: u64,
+        _: Option<&dyn Columns>,
+    ) -> Result<Option<Drain>> {
         let tables = self.tables.all.lock();
         let (mut bytes, mut held, mut entries) = (0, 0, 0);
         let mut taken: Vec<Arc<Table>> = Vec::new();

@@ -1,8 +1,8 @@
-//! Finding the entries of heaps in a damaged pool.
+//! Finding the entries of rows in a damaged pool.
 
 use std::borrow::Cow;
 
-use super::layout::{ENTRY_BYTES, Entry, HEADER_BYTES, HEAP, Header, HeapMeta};
+use super::layout::{ENTRY_BYTES, Entry, GroupHeader, HEADER_BYTES, ROW, RowMeta};
 use crate::parts::expiry::layout as expiring;
 use crate::parts::manifest::State;
 use crate::stages::salvage::{
@@ -14,31 +14,38 @@ use crate::types::EntryKind;
 const NAME: &str = "buffer";
 
 pub(crate) static SALVAGE: Salvage = Salvage {
-    owner: &HEAP,
+    owner: &ROW,
     identify: |head, off| {
-        let header = Header::decode(head, off, u64::MAX).ok()?;
-        Some((header.id, Some(header.end())))
+        let header = GroupHeader::decode(head, off).ok()?;
+        Some((header.id, Some(u64::from(header.end))))
     },
     find,
 };
 
 fn find(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Found {
     let mut found = Found::default();
-    let mut header = |span: terrace_media::Span| {
-        let head = pool.bytes(span.off, HEADER_BYTES as u64)?;
-        Header::decode(head, span.off, span.len).ok()
+    let mut header = |off: u64| {
+        let head = pool.bytes(off, HEADER_BYTES as u64)?;
+        GroupHeader::decode(head, off).ok()
     };
-    for heap in state.items::<HeapMeta>() {
-        let own = header(heap.span).is_some_and(|header| header.id == heap.id);
-        found.areas.push(Area {
-            form: EntryForm::Records(read),
-            seqs: Some(heap.seqs),
-            problem: (!own).then(|| "its header is damaged".to_owned()),
-            ..Area::new(NAME, heap.id, heap.span).entries(HEADER_BYTES as u64, heap.index())
-        });
+    for row in state.items::<RowMeta>() {
+        for (at, group) in row.groups.iter().enumerate() {
+            let own = header(group.span.off).is_some_and(|header| header.id == row.id);
+            // What a column has drained may have been deleted since in the bottom.
+            let first = match at {
+                0 => u64::from(row.first.1),
+                _ => HEADER_BYTES as u64,
+            };
+            found.areas.push(Area {
+                form: EntryForm::Records(read),
+                seqs: Some(row.seqs),
+                problem: (!own).then(|| "a header of its groups is damaged".to_owned()),
+                ..Area::new(NAME, row.id, group.span).entries(first, group.end)
+            });
+        }
     }
     for extent in unnamed {
-        let end = header(extent.span).map_or(0, |header| header.index);
+        let end = header(extent.span.off).map_or(0, |header| u64::from(header.end));
         found.areas.push(Area {
             form: EntryForm::Records(read),
             open_end: true,

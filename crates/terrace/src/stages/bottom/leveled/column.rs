@@ -1,0 +1,201 @@
+//! Columns: drains of ranges of keys that are merged with the first level instead of becoming runs
+//! of level 0 (MatrixKV, section 3.2).
+//!
+//! A column begins where the last one ended, and ends at the end of a table of the first level, as
+//! soon as entries and tables together have the least size of a column. If a table is about to
+//! exceed the greatest size, the column ends before it, or inside it where the entries alone are
+//! too many.
+//!
+//! A column cannot share a table with a compaction. If one has its first table, the column waits
+//! for that one, and meanwhile no table from its start on is chosen because the level is too large:
+//! so a round always ends.
+//!
+//! While a column is merged, level 0 stays where it is: an ingest may bring it keys that lie
+//! between the tables that the column has.
+
+use std::sync::Arc;
+
+use super::source::RunCursor;
+use super::version::{Run, Table};
+use super::{Inner, Leveled, pick};
+use crate::error::Result;
+use crate::parts::key::{KeyRange, Place, Target};
+use crate::parts::ranges::Key;
+use crate::stages::{Columns, Drain, Rows};
+
+/// The least and the greatest bytes of a column, tables of the first level included.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ColumnBytes {
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+impl ColumnBytes {
+    /// Returns the bounds of the paper: half of, and all of, what one table of the first level may
+    /// overlap on the second (section 3.2).
+    pub(crate) fn of(growth: u64, table_bytes: u64) -> ColumnBytes {
+        let most = growth.saturating_mul(table_bytes);
+        let least = most / 2;
+        ColumnBytes { least, most }
+    }
+
+    /// Returns bounds with which everything is one column.
+    pub(crate) fn unbounded() -> ColumnBytes {
+        ColumnBytes {
+            least: u64::MAX,
+            most: u64::MAX,
+        }
+    }
+}
+
+/// Returns the shortest place after a key and not after another one, which follows it: the manifest
+/// keeps it for each row.
+fn shortest_between(after: Key<'_>, to: Key<'_>) -> Place {
+    if after.0 < to.0 {
+        return (to.0, Vec::new());
+    }
+    let common = after.1.iter().zip(to.1).take_while(|(a, b)| a == b).count();
+    (to.0, to.1[..to.1.len().min(common + 1)].to_vec())
+}
+
+/// Returns the range up to a place, and the bytes of entries there.
+fn sized(from: Option<&Place>, to: Option<Place>, rows: &dyn Rows) -> Result<(KeyRange, u64)> {
+    let keys = KeyRange {
+        from: from.cloned(),
+        to,
+    };
+    let bytes = rows.bytes(&keys)?;
+    Ok((keys, bytes))
+}
+
+impl Columns for Leveled {
+    fn next(&self, from: Option<&Place>, rows: &dyn Rows) -> Result<Option<KeyRange>> {
+        let Some(bounds) = self.inner.columns else {
+            return Ok(sized(from, None, rows)?.0.into());
+        };
+        // On a full disk a column is as narrow as possible: it needs the space of the tables that
+        // it replaces, and the reserve has the space of one.
+        let bounds = match self.inner.shared.reserve.is_tight() {
+            true => ColumnBytes {
+                least: 0,
+                most: bounds.most.min(self.inner.store.options.table_bytes),
+            },
+            false => bounds,
+        };
+        let (mut busy, version) = self.inner.choosing();
+        let inside = |from: Option<&Place>| -> Result<Option<KeyRange>> {
+            let to = rows.key_after(from, bounds.most)?;
+            Ok(Some(sized(from, to, rows)?.0))
+        };
+        // Entries of level 0, which ingests bring, must not be passed: the column joins them there.
+        if !version.runs.is_empty() {
+            busy.awaited = None;
+            return inside(from);
+        }
+        let rest = sized(from, None, rows)?;
+        if rest.1 == 0 {
+            return Ok(Some(rest.0));
+        }
+        let (base, _) = pick::targets(&version, &self.inner.store.options);
+        let tables = &version.level(base).tables;
+        let first = tables.partition_point(|table| table.is_before(from));
+        let mut below = 0u64;
+        let mut found: Option<KeyRange> = None;
+        for (at, table) in tables.iter().enumerate().skip(first) {
+            if busy.numbers.contains(&table.number()) {
+                if found.is_none() {
+                    let keys = KeyRange {
+                        from: from.cloned(),
+                        to: None,
+                    };
+                    busy.awaited = Some((keys, table.number()));
+                    return Ok(None);
+                }
+                break;
+            }
+            let next = tables.get(at + 1);
+            let next = next.map(|next| shortest_between(table.reach().1, next.reach().0));
+            let (keys, above) = sized(from, next, rows)?;
+            below += table.meta.bytes;
+            let all = above.saturating_add(below);
+            if all > bounds.most && found.is_some() {
+                break;
+            }
+            if above > bounds.most {
+                busy.awaited = None;
+                return inside(from);
+            }
+            found = Some(keys);
+            if all >= bounds.least {
+                break;
+            }
+        }
+        busy.awaited = None;
+        match found {
+            Some(keys) => Ok(Some(keys)),
+            None => inside(from),
+        }
+    }
+}
+
+/// The tables of the first level that a column is merged with, while it has them.
+pub(super) struct Lower {
+    inner: Arc<Inner>,
+    pub(super) level: u32,
+    pub(super) tables: Arc<Run>,
+    pub(super) cursor: RunCursor,
+}
+
+impl Lower {
+    /// Takes the tables that a column overlaps. `None` if the column has to become a run of level
+    /// 0, since there are others; an error if a job has one of the tables.
+    pub(super) fn take(inner: &Arc<Inner>, drain: &Drain) -> Option<Result<Lower, Busy>> {
+        inner.columns?;
+        let keys = &drain.keys;
+        let (mut busy, version) = inner.choosing();
+        if !version.runs.is_empty() || drain.count.is_of_nothing() {
+            return None;
+        }
+        let (base, _) = pick::targets(&version, &inner.store.options);
+        let tables = version.level(base).tables.iter();
+        let tables: Vec<Table> = tables.filter(|t| t.is_in(keys)).cloned().collect();
+        if tables.iter().any(|t| busy.numbers.contains(&t.number())) {
+            return Some(Err(Busy));
+        }
+        busy.numbers.extend(tables.iter().map(Table::number));
+        busy.has_column = true;
+        let ahead = inner.shared.memory.limits.job_ahead_bytes;
+        let tables = Arc::new(Run::of(tables));
+        Some(Ok(Lower {
+            inner: Arc::clone(inner),
+            level: base as u32,
+            cursor: RunCursor::new(Arc::clone(&tables), false).read_ahead(ahead),
+            tables,
+        }))
+    }
+
+    /// Goes to the first entry.
+    pub(super) fn start(&mut self) -> Result<()> {
+        use crate::parts::iter::Cursor as _;
+        self.cursor.seek(&Target::first_of(0, &[]))
+    }
+
+    /// Returns the numbers of the tables.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.tables.tables.iter().map(Table::number).collect()
+    }
+}
+
+impl Drop for Lower {
+    fn drop(&mut self) {
+        // Of a job that has ended, no table is live any more.
+        let mut busy = self.inner.busy.lock();
+        busy.has_column = false;
+        for number in self.numbers() {
+            busy.numbers.remove(&number);
+        }
+    }
+}
+
+/// A job has a table of the column.
+pub(super) struct Busy;
