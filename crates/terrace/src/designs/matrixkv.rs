@@ -32,7 +32,11 @@ fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
     let columns = shared
         .pool_outlives()
         .then(|| match shared.options.buffer.matrix.columns {
-            true => ColumnBytes::of(levels.growth, levels.table_bytes),
+            true => ColumnBytes::of(
+                levels.growth,
+                levels.table_bytes,
+                matrix::container_bytes(shared),
+            ),
             false => ColumnBytes::unbounded(),
         });
     let bottom = leveled::recover::recover(shared, &folder, front, &levels, columns)?;

@@ -30,11 +30,16 @@ pub(crate) struct ColumnBytes {
     pub(crate) most: u64,
 }
 
+/// BOUND: about how many columns a full container has.
+const COLUMNS_MAX: u64 = 32;
+
 impl ColumnBytes {
     /// Returns the bounds of the paper: half of, and all of, what one table of the first level may
-    /// overlap on the second (section 3.2).
-    pub(crate) fn of(growth: u64, table_bytes: u64) -> ColumnBytes {
+    /// overlap on the second (section 3.2). With tables that are tiny compared to the container,
+    /// columns are wider: the edit of each names all rows.
+    pub(crate) fn of(growth: u64, table_bytes: u64, container: u64) -> ColumnBytes {
         let most = growth.saturating_mul(table_bytes);
+        let most = most.max(container / COLUMNS_MAX);
         let least = most / 2;
         ColumnBytes { least, most }
     }
