@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use terrace::{
-    Db, Design, Durability, ErrorKind, Options, Purpose, StallReason, Workers, WriteBatch,
+    Compression, Db, Design, Durability, ErrorKind, Options, Purpose, StallReason, Workers,
+    WriteBatch,
 };
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
@@ -542,6 +543,47 @@ fn overwriting_in_table_files_stays_within_the_bound() {
             let taken = taken.unwrap_or_else(|e| panic!("{design}, {medium:?}, {workers:?}: {e}"));
             println!("{design}, {medium:?}, {workers:?}: {taken:?}");
         }
+    }
+}
+
+/// An ingest that stays open keeps no files that compactions have replaced since it began: they go
+/// with the next table that it finishes.
+#[test]
+fn an_open_ingest_keeps_no_replaced_files() {
+    for design in settings::designs_with_files() {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(design, Medium::Dax);
+        options.bottom.leveled.compression = Compression::None;
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        let overwrite = |turn: u8| {
+            for n in 0..100u32 {
+                db.put(n.to_be_bytes(), [turn; 1000]).unwrap();
+            }
+            db.drain().unwrap();
+            db.compact_range::<&[u8]>(..).unwrap();
+        };
+        overwrite(0);
+        let mut ingest = db.ingest().unwrap();
+        // Two tables before, and two after, of keys behind all others.
+        let table = options.bottom.leveled.table_bytes as u32 / 1000 + 1;
+        let mut keys = 1000..;
+        let mut add = |tables: u32| {
+            for n in keys.by_ref().take((tables * table) as usize) {
+                ingest.add(u32::to_be_bytes(n), [9; 1000]).unwrap();
+            }
+        };
+        add(2);
+        for turn in 1..4 {
+            overwrite(turn);
+        }
+        add(2);
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        let names = files.map(|file| file.unwrap().file_name());
+        let count = names.filter(|name| name.to_string_lossy().ends_with(".sst"));
+        let live: u64 = db.metrics().files.iter().map(|l| l.file_count).sum();
+        let (count, own) = (count.count() as u64, 6);
+        assert!(live >= 20, "{design}: {live}");
+        assert!(count <= live + own, "{design}: {count} files, {live} live");
     }
 }
 

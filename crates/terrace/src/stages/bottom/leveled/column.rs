@@ -19,6 +19,7 @@ use super::source::RunCursor;
 use super::version::{Run, Table};
 use super::{Inner, Leveled, pick};
 use crate::error::Result;
+use crate::parts::iter::Cursor as _;
 use crate::parts::key::{KeyRange, Place, Target};
 use crate::parts::ranges::Key;
 use crate::stages::{Columns, Drain, Rows};
@@ -88,14 +89,14 @@ impl Columns for Leveled {
             false => bounds,
         };
         let (mut busy, version) = self.inner.choosing();
-        let inside = |from: Option<&Place>| -> Result<Option<KeyRange>> {
+        let inside = || -> Result<Option<KeyRange>> {
             let to = rows.key_after(from, bounds.most)?;
             Ok(Some(sized(from, to, rows)?.0))
         };
         // Entries of level 0, which ingests bring, must not be passed: the column joins them there.
         if !version.runs.is_empty() {
             busy.awaited = None;
-            return inside(from);
+            return inside();
         }
         let rest = sized(from, None, rows)?;
         if rest.1 == 0 {
@@ -128,7 +129,7 @@ impl Columns for Leveled {
             }
             if above > bounds.most {
                 busy.awaited = None;
-                return inside(from);
+                return inside();
             }
             found = Some(keys);
             if all >= bounds.least {
@@ -138,7 +139,7 @@ impl Columns for Leveled {
         busy.awaited = None;
         match found {
             Some(keys) => Ok(Some(keys)),
-            None => inside(from),
+            None => inside(),
         }
     }
 }
@@ -181,7 +182,6 @@ impl Lower {
 
     /// Goes to the first entry.
     pub(super) fn start(&mut self) -> Result<()> {
-        use crate::parts::iter::Cursor as _;
         self.cursor.seek(&Target::first_of(0, &[]))
     }
 

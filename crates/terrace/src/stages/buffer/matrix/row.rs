@@ -107,7 +107,7 @@ impl Row {
         let last = self.groups.len().saturating_sub(1);
         let left = match from < self.meta.entries {
             true => {
-                // What the manifest will say comes from the array: it is checked before.
+                // The manifest will name this place, so damage of the array is found before.
                 let (slot, entry) = (self.slot(from)?, self.entry(from)?);
                 entry.checked_value()?;
                 if (entry.view.keyspace, entry.view.key) < (drained.0, &drained.1[..]) {
@@ -345,9 +345,8 @@ impl Row {
         Ok((entries, entries * self.mean()))
     }
 
-    /// Returns the key of the entry `count` entries after the first one in a range, or the next
-    /// other key if that is an entry of the first one's key; `None` if there is none before the
-    /// range deletes.
+    /// Returns the key of the entry `count` entries after the first one in a range. If that entry
+    /// has the first one's key, returns the key after it; `None` if the range ends before.
     pub(super) fn key_after(
         &self,
         keys: &KeyRange,

@@ -31,7 +31,7 @@ fn find(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Found
     for row in state.items::<RowMeta>() {
         for (at, group) in row.groups.iter().enumerate() {
             let own = header(group.span.off).is_some_and(|header| header.id == row.id);
-            // What a column has drained may have been deleted since in the bottom.
+            // Entries that a column has drained may be deleted in the bottom by now.
             let first = match at {
                 0 => u64::from(row.first.1),
                 _ => HEADER_BYTES as u64,
