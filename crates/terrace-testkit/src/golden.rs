@@ -34,12 +34,14 @@ const SPACES: [&str; 2] = ["default", "other"];
 const LINE: usize = 64;
 
 /// The golden stores: name, design, medium, and whether the store was closed.
-pub const STORES: [(&str, Design, Medium, bool); 7] = [
+pub const STORES: [(&str, Design, Medium, bool); 9] = [
     ("miodb", Design::MioDb, Medium::Dax, true),
     ("miodb-crashed", Design::MioDb, Medium::Dax, false),
     ("miodb-dram", Design::MioDb, Medium::Dram, true),
     ("miodb-ssd", Design::MioDbSsd, Medium::Dax, true),
     ("miodb-ssd-crashed", Design::MioDbSsd, Medium::Dax, false),
+    ("matrixkv", Design::MatrixKv, Medium::Dax, true),
+    ("matrixkv-crashed", Design::MatrixKv, Medium::Dax, false),
     ("leveled", Design::Leveled, Medium::Dax, true),
     ("leveled-crashed", Design::Leveled, Medium::Dax, false),
 ];

@@ -94,16 +94,8 @@ canaries! {
     /// A version that is in no synced log hides one whose log is removed.
     HidesUnsynced => "hides-unsynced" in "buffer/elastic",
     /// The forward pointers of a row point behind the place of their key.
-    #[cfg_attr(
-        not(any(feature = "test-design", feature = "canary")),
-        expect(dead_code, reason = "only a design that is not finished has it")
-    )]
     HintTooFar => "hint-too-far" in "buffer/matrix",
     /// Rows lose the keys of a column before it is in the bottom.
-    #[cfg_attr(
-        not(any(feature = "test-design", feature = "canary")),
-        expect(dead_code, reason = "only a design that is not finished has it")
-    )]
     ColumnEarly => "column-early" in "buffer/matrix",
     /// A repair does not report uncertain losses.
     LossUnsaid => "loss-unsaid" in "db/repair",

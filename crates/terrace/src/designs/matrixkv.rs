@@ -40,7 +40,7 @@ fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
             false => ColumnBytes::unbounded(),
         });
     let bottom = leveled::recover::recover(shared, &folder, front, &levels, columns)?;
-    let front = wal_memtable::recover::recover(shared, folder, FlushTo::Bottom)?;
+    let front = wal_memtable::recover::recover(shared, folder, FlushTo::Buffer)?;
     let stages = Stages {
         front: Box::new(front),
         buffer: Some(Box::new(buffer)),

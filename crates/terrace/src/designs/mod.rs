@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | `MioDb` | `wal_memtable` | `elastic` | `repository` |
 //! | `MioDbSsd` | `wal_memtable` | `elastic` | `leveled` |
+//! | `MatrixKv` | `wal_memtable` | `matrix` | `leveled` |
 //! | `Leveled` | `wal_memtable` | none | `leveled` |
 //!
 //! Only this directory combines concrete stages. A new design is a file with a `RECIPE` here, its
@@ -15,7 +16,6 @@ mod buffered;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 mod leveled;
-#[cfg(feature = "test-design")]
 mod matrixkv;
 mod miodb;
 mod miodb_ssd;
@@ -58,7 +58,6 @@ impl Design {
             Design::Leveled => leveled::RECIPE,
             #[cfg(feature = "test-design")]
             Design::BufferOnly => buffer_only::RECIPE,
-            #[cfg(feature = "test-design")]
             Design::MatrixKv => matrixkv::RECIPE,
         }
     }

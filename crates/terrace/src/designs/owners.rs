@@ -5,7 +5,6 @@ use crate::parts::manifest::item::Owners;
 use crate::parts::sstable::TABLE_FILE;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
-#[cfg(feature = "test-design")]
 use crate::stages::buffer::matrix;
 use crate::stages::salvage::Salvage;
 
@@ -14,7 +13,6 @@ pub(crate) const OWNERS: Owners = &[
     &elastic::TABLE,
     &repository::EXTENT,
     &TABLE_FILE,
-    #[cfg(feature = "test-design")]
     &matrix::ROW,
 ];
 
@@ -22,7 +20,6 @@ pub(crate) const OWNERS: Owners = &[
 pub(crate) const SALVAGES: &[&Salvage] = &[
     &elastic::SALVAGE,
     &repository::SALVAGE,
-    #[cfg(feature = "test-design")]
     &matrix::SALVAGE,
 ];
 

@@ -344,9 +344,13 @@ fn pool_limits(shared: &Shared, stages: &Stages, spare: SpareBytes) -> Limits {
     let options = &shared.options;
     let cap = options.pool.size_bytes;
     if leaves_pool(stages) {
-        // Drains need no space in the pool, only flushes do.
-        let memtable = spare.pool().max(stages.front.shape().memtable_bytes);
-        let reserve = memtable.min(cap / 4);
+        // Drains need no space in the pool, only flushes do. Those of the active memtable, of the
+        // spare and of the sealed ones may all be still to come.
+        let front = stages.front.shape();
+        let flush = stages.buffer.as_ref().map_or(0, |it| it.flush_bytes());
+        let flushes = flush * (front.sealed_count_max as u64 + 2);
+        let memtable = spare.pool().max(front.memtable_bytes);
+        let reserve = memtable.max(flushes).min(cap / 4);
         return Limits::drained(cap, reserve, memtable, stages.bottom.drain_bytes_max());
     }
     let memtables = 2 * spare.pool();

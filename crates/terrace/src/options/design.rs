@@ -18,13 +18,14 @@ named_enum! {
         MioDb => "miodb",
         /// MioDB with its bottom on a block device: levels of SSTables.
         MioDbSsd => "miodb-ssd",
+        /// MatrixKV (ATC '20): level 0 is a matrix of rows in the pool, which leaves in columns that
+        /// are merged with level 1 in table files.
+        MatrixKv => "matrixkv",
         /// The baseline, like LevelDB and RocksDB: log and memtable, levels of SSTables.
         Leveled => "leveled",
         ;
         #[cfg(feature = "test-design")]
         BufferOnly => "buffer-only",
-        #[cfg(feature = "test-design")]
-        MatrixKv => "matrixkv",
     }
 }
 
@@ -32,8 +33,6 @@ named_enum! {
 const OF_TESTS: &[Design] = &[
     #[cfg(feature = "test-design")]
     Design::BufferOnly,
-    #[cfg(feature = "test-design")]
-    Design::MatrixKv,
 ];
 
 /// The location of a design's data.
@@ -46,12 +45,10 @@ impl Design {
     const fn shape(self) -> Shape {
         let (data_in_pool, table_files) = match self {
             Design::MioDb => (true, false),
-            Design::MioDbSsd => (true, true),
+            Design::MioDbSsd | Design::MatrixKv => (true, true),
             Design::Leveled => (false, true),
             #[cfg(feature = "test-design")]
             Design::BufferOnly => (true, false),
-            #[cfg(feature = "test-design")]
-            Design::MatrixKv => (true, true),
         };
         Shape {
             data_in_pool,
@@ -64,11 +61,10 @@ impl Design {
         match self {
             Design::MioDb => "all data stays in the pool",
             Design::MioDbSsd => "a buffer in the pool, or in memory, above levels of table files",
+            Design::MatrixKv => "level 0 in the pool, merged in columns with level 1 in table files",
             Design::Leveled => "log and memtable above levels of table files",
             #[cfg(feature = "test-design")]
             Design::BufferOnly => "for tests: a buffer without a bottom",
-            #[cfg(feature = "test-design")]
-            Design::MatrixKv => "not finished: level 0 in the pool, merged in columns with level 1",
         }
     }
 

@@ -1,5 +1,7 @@
 //! The options of the levels of table files.
 
+use std::path::PathBuf;
+
 use super::MIB;
 use crate::types::Compression;
 
@@ -74,6 +76,11 @@ pub struct LeveledOptions {
     /// The maximum number of open table files. Default: 1000. Range: at least 4. Changes: on
     /// reopen.
     pub open_files_max: usize,
+    /// The directory of the tables of level 0, for measurements: the baselines of papers keep these
+    /// on faster media. It must exist, and must be the same at each opening. Repairs find no tables
+    /// there. Default: `None`, the database's directory.
+    #[doc(hidden)]
+    pub level0_dir: Option<PathBuf>,
     /// Whether reads of tables bypass the operating system's cache. Default: false. Changes: on
     /// reopen.
     pub direct_reads: bool,
@@ -104,6 +111,7 @@ impl Default for LeveledOptions {
             compression: Compression::Lz4,
             cache_bytes: 256 * MIB,
             open_files_max: 1000,
+            level0_dir: None,
             direct_reads: false,
             direct_writes: false,
         }

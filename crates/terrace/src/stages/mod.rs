@@ -37,13 +37,6 @@
 
 pub(crate) mod bottom;
 pub(crate) mod buffer;
-#[cfg_attr(
-    not(feature = "test-design"),
-    expect(
-        dead_code,
-        reason = "only a design that is not finished has columns so far"
-    )
-)]
 mod column;
 mod drain;
 pub(crate) mod file_names;

@@ -67,13 +67,6 @@ pub(crate) enum EntryForm {
     /// Nodes of a skip list. Those after damage are found by links.
     Nodes,
     /// Records of the stage's own, which this function reads.
-    #[cfg_attr(
-        not(feature = "test-design"),
-        expect(
-            dead_code,
-            reason = "only the buffer of a test design has records so far"
-        )
-    )]
     Records(ReadRecord),
 }
 

@@ -54,11 +54,9 @@ mod tests {
         let without_a_pool = Design::ALL.map(|design| Survival::of(design, Medium::Dram));
         let expected = Design::ALL.map(|design| match design {
             Design::MioDb => Survival::Logs,
-            Design::MioDbSsd | Design::Leveled => Survival::Files,
+            Design::MioDbSsd | Design::MatrixKv | Design::Leveled => Survival::Files,
             #[cfg(feature = "test-design")]
             Design::BufferOnly => Survival::Logs,
-            #[cfg(feature = "test-design")]
-            Design::MatrixKv => Survival::Files,
         });
         assert_eq!(without_a_pool, expected);
     }

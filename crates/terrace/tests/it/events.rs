@@ -159,6 +159,7 @@ fn openings_jobs_and_closes_are_logged_once() {
         );
         let added = match design {
             Design::Leveled => ": 1 file added",
+            Design::MatrixKv => ": 1 row added",
             _ => ": 1 table added",
         };
         assert!(flush.contains(added), "{flush}");
@@ -186,7 +187,8 @@ fn openings_jobs_and_closes_are_logged_once() {
             assert!(all.len() as u64 <= job.count, "{design}, {}", job.kind);
             let wanted = match job.kind {
                 "flush" => true,
-                "merge" | "drain" => design != Design::Leveled,
+                "merge" => [Design::MioDb, Design::MioDbSsd].contains(&design),
+                "drain" => design != Design::Leveled,
                 "spare" => false,
                 "compact" => design.keeps_table_files(),
                 _ => !design.keeps_table_files(),

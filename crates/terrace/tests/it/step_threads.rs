@@ -27,7 +27,7 @@ fn steps_on_several_threads_are_durable() {
     for design in settings::designs_in_pool() {
         let machine = Machine::new(7, Medium::Dax);
         let mut options = settings::small_of(design, Medium::Dax);
-        options.pool.size_bytes = 32 << 20;
+        options.pool.size_bytes = 12 << 20;
         // A flush takes several steps.
         options.front.memtable_bytes = 1 << 20;
         options.background.workers = Workers::Manual;

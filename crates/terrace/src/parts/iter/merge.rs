@@ -99,13 +99,6 @@ impl<C: Cursor + ?Sized> MergeCursor<C> {
         Ok(())
     }
 
-    #[cfg_attr(
-        not(feature = "test-design"),
-        expect(
-            dead_code,
-            reason = "only a design that is not finished uses it so far"
-        )
-    )]
     /// Moves each cursor by `place`, which gets its number, instead of a search.
     pub(crate) fn place_each(&mut self, place: impl Fn(usize, &mut C)) -> Result<()> {
         self.order.clear();
@@ -116,13 +109,6 @@ impl<C: Cursor + ?Sized> MergeCursor<C> {
         Ok(())
     }
 
-    #[cfg_attr(
-        not(feature = "test-design"),
-        expect(
-            dead_code,
-            reason = "only a design that is not finished uses it so far"
-        )
-    )]
     /// Returns the first key, or the last if `last`, between two places of one keyspace that may
     /// have a version newer than `than` in any source.
     pub(crate) fn newer(

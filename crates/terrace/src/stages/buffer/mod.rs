@@ -6,7 +6,6 @@
 //! | `matrix` | rows with arrays | none; drains in columns of keys | MatrixKV, 3 |
 
 pub(crate) mod elastic;
-#[cfg(feature = "test-design")]
 pub(crate) mod matrix;
 
 use crate::error::Result;
@@ -33,6 +32,11 @@ pub(crate) trait Buffer: Send + Sync {
     /// `NextId`, and the retirement of `sealed.logs`; otherwise the table keeps these logs, and
     /// `LastSeq` is in the edit of its drain.
     fn flush_job(&self, sealed: Sealed) -> Result<Box<dyn Job>>;
+    /// Returns the bytes of the pool that the flush of a memtable takes, beyond the extent that the
+    /// memtable has from the start.
+    fn flush_bytes(&self) -> u64 {
+        0
+    }
     /// Makes a table of the entries of `batch`, whose keys ascend, all with the number `seq`. No
     /// log has them, and they become visible when the completion of the job is applied. The space
     /// is allocated here: the steps of this job cannot wait for any.

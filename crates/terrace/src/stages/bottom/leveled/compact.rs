@@ -81,7 +81,10 @@ impl Plan {
         let [run] = self.compaction.upper.as_slice() else {
             return false;
         };
-        if self.compaction.rewrites {
+        // A file stays in its directory.
+        let store = &self.inner.store;
+        let from = run.tables.first().map_or(0, |table| table.meta.level);
+        if self.compaction.rewrites || store.dir(from) != store.dir(self.compaction.to as u32) {
             return false;
         }
         // Tables that go to the last level are rewritten, so that unreadable entries go.

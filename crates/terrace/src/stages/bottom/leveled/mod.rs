@@ -23,13 +23,6 @@
 //! After a crash: recover.rs. Callers: jobs on any thread; readers through [`Source`].
 
 mod above;
-#[cfg_attr(
-    not(feature = "test-design"),
-    expect(
-        dead_code,
-        reason = "only a design that is not finished has columns so far"
-    )
-)]
 mod column;
 mod compact;
 mod compaction;
@@ -52,7 +45,7 @@ mod version;
 mod tests;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -69,6 +62,7 @@ use crate::parts::key::KeyRange;
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, Fragments, RangeSet};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
+use crate::stages::file_names::table_file_name;
 use crate::stages::{
     Bottom, Columns, Drain, Folder, FrontShape, IngestWriter, Job, Need, Pressure, RangeRequest,
     Shared, Source, Sources, Takes, Urgency,
@@ -84,6 +78,7 @@ pub(super) struct TableStore {
     db: DbId,
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
+    level0: PathBuf,
     blocks: Arc<SstCache>,
     open: FileCache<SsTable>,
     options: LeveledOptions,
@@ -100,6 +95,7 @@ impl TableStore {
         TableStore {
             db,
             fs: Arc::clone(&folder.fs),
+            level0: options.level0_dir.clone().unwrap_or_else(|| folder.dir.clone()),
             dir: folder.dir.clone(),
             open: FileCache::within(options.open_files_max, held_max, held),
             blocks: Arc::new(SstCache::within(options.cache_bytes, memory)),
@@ -143,8 +139,17 @@ impl TableStore {
         limited.then(|| self.blocks.charge(version.names_bytes() as usize))
     }
 
-    fn path(&self, number: u64) -> PathBuf {
-        self.dir.join(version::file_name(number))
+    /// Returns the directory of the tables of `level`.
+    fn dir(&self, level: u32) -> &Path {
+        match level {
+            0 => &self.level0,
+            _ => &self.dir,
+        }
+    }
+
+    /// Returns the path of table `number`, which was written for `level`.
+    fn path(&self, number: u64, level: u32) -> PathBuf {
+        self.dir(level).join(table_file_name(number))
     }
 }
 

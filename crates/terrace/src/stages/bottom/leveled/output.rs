@@ -293,7 +293,7 @@ impl Output {
             self.inner.shared.manifest.check_files()?;
             let number = self.inner.shared.next_id();
             let store = &self.inner.store;
-            let path = store.path(number);
+            let path = store.path(number, self.level);
             let options = store.table_options(self.level);
             self.writer = Some(SstWriter::create(&self.fs, &path, number, options)?);
         }
@@ -470,7 +470,7 @@ impl Output {
             let _ = writer.abandon();
         }
         for (meta, _) in std::mem::take(&mut self.done) {
-            let _ = self.store().fs.remove(&self.store().path(meta.number));
+            let _ = self.store().fs.remove(&self.store().path(meta.number, meta.level));
         }
         self.refill();
         self.sampler = Sampler::above(self.older(), self.store().options.open_files_max);

@@ -1,14 +1,27 @@
 //! Opening of the bottom: the manifest names the tables, and other tables of the database are
 //! removed.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::version::{Table, Version, file_name};
+use super::version::{Table, Version};
 use super::{ColumnBytes, Inner, Leveled, LeveledOptions, TableStore};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::stages::file_names::{is_table_of, table_file_number};
 use crate::stages::{Folder, FrontShape, Shared};
+
+/// Returns the files in the directories of tables.
+fn found(store: &TableStore) -> Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    let dirs = BTreeSet::from([&store.dir, &store.level0]);
+    for dir in dirs {
+        let names = store.fs.list(dir).map_err(|e| Error::io("list", dir, e))?;
+        found.extend(names.into_iter().map(|name| dir.join(name)));
+    }
+    Ok(found)
+}
 
 /// Opens the bottom over the tables that the manifest names; `front` are the sizes of the stage
 /// above. With `columns`, drains are merged with the first level, in ranges of these sizes.
@@ -32,38 +45,35 @@ pub(crate) fn recover(
     let metas = shared
         .manifest
         .with_state(|state| state.items::<FileMeta>().cloned().collect::<Vec<_>>());
-    let found = store
-        .fs
-        .list(&store.dir)
-        .map_err(|e| Error::io("list", &store.dir, e))?;
+    let found = found(&store)?;
     // Before anything is removed: an outdated manifest names too few tables, and the right one may
     // come back.
     if let Some(lost) = metas
         .iter()
-        .find(|meta| !found.contains(&file_name(meta.number)))
+        .find(|meta| !found.contains(&store.path(meta.number, meta.level)))
     {
         return Err(Error::corruption(format!(
             "{} is missing, but the manifest names it: restore the directory from a copy, or \
              recover the readable data with \"terrace repair\"",
-            store.path(lost.number).display()
+            store.path(lost.number, lost.level).display()
         )));
     }
     let named = |number: u64| metas.iter().any(|meta| meta.number == number);
-    for name in &found {
-        let Some(number) = table_file_number(name) else {
+    for path in &found {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(number) = name.and_then(table_file_number) else {
             continue;
         };
-        let path = store.dir.join(name);
         if named(number) {
             shared.skip_ids(number + 1);
-        } else if !is_table_of(&*store.fs, &path, store.db, number) {
+        } else if !is_table_of(&*store.fs, path, store.db, number) {
             shared.pass_over(number);
         } else {
             shared.skip_ids(number + 1);
             store
                 .fs
-                .remove(&path)
-                .map_err(|e| Error::io("remove the unfinished table", &path, e))?;
+                .remove(path)
+                .map_err(|e| Error::io("remove the unfinished table", path, e))?;
         }
     }
     for meta in &metas {

@@ -13,7 +13,6 @@ use crate::parts::memory::Memory;
 use crate::parts::ranges::{Fragments, Keep, Key, RangeDelete};
 use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::SsTable;
-pub(super) use crate::stages::file_names::table_file_name as file_name;
 
 use super::TableStore;
 
@@ -21,6 +20,8 @@ use super::TableStore;
 pub(super) struct Handle {
     store: Arc<TableStore>,
     number: u64,
+    /// The level for which it was written.
+    level: u32,
     /// Whether the manifest no longer names it.
     obsolete: AtomicBool,
 }
@@ -31,7 +32,7 @@ impl Drop for Handle {
             self.store.open.forget(self.number);
             self.store.blocks.forget(self.number);
             // CRASH: no edit names a file that stays; opening the database removes it.
-            let _ = self.store.fs.remove(&self.store.path(self.number));
+            let _ = self.store.fs.remove(&self.store.path(self.number, self.level));
         }
     }
 }
@@ -60,6 +61,7 @@ impl Table {
         let handle = Handle {
             store: Arc::clone(store),
             number: meta.number,
+            level: meta.level,
             obsolete: AtomicBool::new(false),
         };
         Table {
@@ -138,7 +140,7 @@ impl Table {
         let store = &self.handle.store;
         let number = self.number();
         store.open.get_or_open(number, || {
-            let path = store.path(number);
+            let path = self.path();
             let (fs, mode) = (&*store.fs, store.read_mode());
             let table = SsTable::open(fs, &path, number, mode, &store.blocks)?;
             if table.db() != store.db {
@@ -161,7 +163,7 @@ impl Table {
 
     /// Returns the path of the file.
     pub(super) fn path(&self) -> PathBuf {
-        self.handle.store.path(self.number())
+        self.handle.store.path(self.number(), self.handle.level)
     }
 
     /// Lets the file be removed once it has no readers.

@@ -330,7 +330,7 @@ impl<'a> Entry<'a> {
 
 /// Rows as items of the manifest.
 pub(crate) static ROW: Owner = Owner {
-    tag: 100,
+    tag: 4,
     name: "row",
     in_pool: true,
     numbered: true,

@@ -165,11 +165,34 @@ impl Sized for Compactor {
                 from: rest.from.clone(),
                 to: place.clone(),
             };
-            if part <= 1 || self.bytes(&keys)? <= bytes {
+            if self.bytes(&keys)? <= bytes {
                 return Ok(place);
+            }
+            if part <= 1 {
+                return self.among_few(keys, bytes);
             }
             part /= 2;
         }
+    }
+}
+
+impl Compactor {
+    /// Returns the same among keys of which each row has one or two.
+    fn among_few(&self, keys: KeyRange, bytes: u64) -> Result<Option<Place>> {
+        let mut entries = Vec::new();
+        for row in &self.rows {
+            entries.extend(row.keys(&keys)?.into_iter().map(|key| (key, row.mean())));
+        }
+        entries.sort_unstable();
+        let first = entries.first().map(|(first, _)| first.clone());
+        let mut sum = 0;
+        for (key, len) in entries {
+            sum += len;
+            if sum > bytes && Some(&key) > first.as_ref() {
+                return Ok(Some(key));
+            }
+        }
+        Ok(keys.to)
     }
 }
 
@@ -252,6 +275,12 @@ impl Buffer for Matrix {
 
     fn drains_ranges(&self) -> bool {
         true
+    }
+
+    fn flush_bytes(&self) -> u64 {
+        // The last group may be nearly empty.
+        let memtable = self.shared.options.front.memtable_bytes;
+        memtable + memtable / 8
     }
 
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {

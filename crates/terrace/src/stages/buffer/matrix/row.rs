@@ -162,7 +162,7 @@ impl Row {
         live * self.mean()
     }
 
-    fn mean(&self) -> u64 {
+    pub(super) fn mean(&self) -> u64 {
         self.meta.bytes / self.meta.entries.max(1)
     }
 
@@ -328,6 +328,16 @@ impl Row {
     pub(super) fn count(&self, keys: &KeyRange) -> Result<u64, DecodeError> {
         let (from, end) = self.span(keys)?;
         Ok(end - from)
+    }
+
+    /// Returns the keys in a range, one for each entry.
+    pub(super) fn keys(&self, keys: &KeyRange) -> Result<Vec<Place>, DecodeError> {
+        let (from, end) = self.span(keys)?;
+        let place = |at: u64| {
+            let view = self.entry(at)?.view;
+            Ok((view.keyspace, view.key.to_vec()))
+        };
+        (from..end).map(place).collect()
     }
 
     /// Returns about how many bytes the entries with keys in a range have.

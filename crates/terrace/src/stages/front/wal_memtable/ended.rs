@@ -25,7 +25,7 @@ pub(super) fn finish(
     if !shared.sequencer.wait_visible(memtable.seqs().1) {
         return Err(not_published());
     }
-    if flush_to == FlushTo::Bottom || !memtable.is_in_place() {
+    if flush_to == FlushTo::Bottom || shared.pool_outlives() {
         // The flush makes its entries durable, and retires the log.
         return Ok(false);
     }

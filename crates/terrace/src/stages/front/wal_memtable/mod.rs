@@ -86,7 +86,10 @@ pub(crate) struct WalMemtable {
 pub(crate) enum FlushTo {
     /// Into the pool unchanged: each memtable has an extent from the start.
     Pool,
-    /// Entry by entry to the bottom: the pool holds only its log.
+    /// Entry by entry to a buffer. As in `Pool`, the log is needed for longer if the pool ends with
+    /// the process.
+    Buffer,
+    /// Entry by entry to the bottom, in files: the pool holds only its log.
     Bottom,
 }
 
@@ -406,7 +409,7 @@ impl Front for WalMemtable {
         let log_files = Arc::clone(&self.log_files);
         let flush_to = self.flush_to;
         let form = match flush_to {
-            FlushTo::Bottom => Form::Entries,
+            FlushTo::Buffer | FlushTo::Bottom => Form::Entries,
             FlushTo::Pool => Form::List(ListImage {
                 region: memtable.bump.region().clone(),
                 extent: Arc::clone(&memtable.extent),

@@ -64,8 +64,8 @@ pub(crate) fn recover(
     }
     // Without a pool the memory of a memtable is its extent.
     let anchor = match flush_to {
-        FlushTo::Bottom if shared.pool_outlives() => Some(shared.pool.alloc(1)?),
-        FlushTo::Bottom | FlushTo::Pool => None,
+        FlushTo::Buffer | FlushTo::Bottom if shared.pool_outlives() => Some(shared.pool.alloc(1)?),
+        FlushTo::Pool | FlushTo::Buffer | FlushTo::Bottom => None,
     };
     // A database that is being created has no reserve, and its creator wants to put.
     let small = shared.manifest.with_state(State::has_data);
