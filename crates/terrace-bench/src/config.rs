@@ -1,12 +1,14 @@
 //! The configuration of a benchmark run, with the names and meanings of db_bench's flags.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use terrace::{Durability, KEY_BYTES_MAX, Options};
 
+use crate::error::BenchError;
 use crate::records::RecordKeys;
 use crate::schedule::Arrivals;
 use crate::step::{Contents, DEFAULT_STEPS, Step, check_order};
@@ -76,6 +78,12 @@ pub struct BenchConfig {
     /// The pool's cap; `None` derives it from `num` and the sizes, or keeps the cap of a database
     /// that is used as it is.
     pub pool_bytes: Option<u64>,
+    /// The directory of level 0, by itself or in the database's directory; `None`: with the other
+    /// files. RocksDB has its log there too.
+    pub level0: Option<PathBuf>,
+    /// The size of level 0, in bytes: it is compacted from half of it on, and writers wait at the
+    /// whole of it. `None`: as usual.
+    pub level0_bytes: Option<u64>,
     /// The arguments with which killreopen starts this program, so that it reaches
     /// [`crate::victim`] with the same configuration once `--victim FOLDER` is added; `None` if it
     /// cannot be started so.
@@ -111,6 +119,8 @@ impl Default for BenchConfig {
             db: None,
             options: Options::default(),
             pool_bytes: None,
+            level0: None,
+            level0_bytes: None,
             victim_args: None,
         }
     }
@@ -152,6 +162,13 @@ impl BenchConfig {
         if self.store != StoreKind::Terrace {
             options.pool.path = None;
         }
+        if let Some(bytes) = self.level0_bytes {
+            let runs = (bytes / options.front.memtable_bytes) as usize;
+            let leveled = &mut options.bottom.leveled;
+            leveled.runs_compact = (runs / 2).clamp(1, 64);
+            leveled.runs_slow = (runs / 4 * 3).max(leveled.runs_compact);
+            leveled.runs_stop = runs.max(leveled.runs_slow + 1);
+        }
         // A pool in limited memory gets its size from that limit.
         let has_size = options.memory_bytes.is_some() && options.pool.path.is_none();
         if let Some(bytes) = self.pool_bytes {
@@ -160,6 +177,22 @@ impl BenchConfig {
             options.pool.size_bytes = self.derived_pool_bytes();
         }
         options
+    }
+
+    /// Returns `options` for a store in `folder`, and makes the directory of its level 0 if that has
+    /// its own.
+    pub(crate) fn options_in(
+        &self,
+        folder: &Path,
+        options: &Options,
+    ) -> Result<Options, BenchError> {
+        let mut options = options.clone();
+        if let Some(level0) = &self.level0 {
+            let level0 = folder.join(level0);
+            fs::create_dir_all(&level0).map_err(|e| BenchError::io("create", &level0, e))?;
+            options.bottom.leveled.level0_dir = Some(level0);
+        }
+        Ok(options)
     }
 
     /// Returns the size of a pool with enough space for the run: logs and tables of all memtables,
@@ -357,7 +390,7 @@ impl BenchConfig {
     }
 }
 
-/// Returns the numbers of the elastic buffer, if they differ from the defaults.
+/// Returns the settings of the buffer, if they differ from the defaults.
 pub(crate) fn buffer_settings(options: &Options) -> Option<String> {
     let default = Options::default();
     let levels = options.buffer.levels;
@@ -366,7 +399,19 @@ pub(crate) fn buffer_settings(options: &Options) -> Option<String> {
         .background
         .merge_threads
         .min((levels as usize).saturating_sub(1));
-    let has_buffer = options.design_of_new().keeps_data_in_pool();
+    let design = options.design_of_new();
+    if design.buffer() == Some("matrix") {
+        let matrix = &options.buffer.matrix;
+        let parts = [
+            ("hints", matrix.hints),
+            ("columns", matrix.columns),
+            ("flattened", matrix.flattened),
+        ];
+        let off = parts.iter().filter(|(_, on)| !on);
+        let off: Vec<_> = off.map(|(name, _)| format!("no {name}")).collect();
+        return (!off.is_empty()).then(|| off.join(", "));
+    }
+    let has_buffer = design.keeps_data_in_pool();
     let is_usual = levels == default.buffer.levels && threads == 0;
     let plural = |count: u64, one: &str| match count {
         1 => format!("1 {one}"),

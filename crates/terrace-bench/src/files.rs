@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use terrace::{CacheMetrics, FileLevelMetrics, Options};
+use terrace::{CacheMetrics, FileLevelMetrics, LeveledOptions, Options};
 
 use crate::table::Table;
 use crate::units;
@@ -53,6 +53,20 @@ impl fmt::Display for FileSettings {
             units::bytes(self.cache_bytes)
         )
     }
+}
+
+/// Returns the settings of level 0 for a line, if they differ from the usual ones.
+pub(crate) fn level0_settings(leveled: &LeveledOptions) -> String {
+    let usual = LeveledOptions::default();
+    let mut line = String::new();
+    if leveled.level0_dir.is_some() {
+        line.push_str(", level 0 by itself");
+    }
+    if leveled.runs_stop != usual.runs_stop {
+        let (from, to) = (leveled.runs_compact, leveled.runs_stop);
+        line.push_str(&format!(", level 0 of {from} to {to} memtables"));
+    }
+    line
 }
 
 /// One level of table files.

@@ -5,7 +5,7 @@
 //! lives, so that the next run can recognize and remove the leftovers of a killed one.
 //!
 //! Invariants
-//!   P1  A database or pool is removed only if this run made it, or `replace_db` allows it.
+//!   P1  A database, pool or level 0 is removed only if this run made it, or `replace_db` allows it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ pub(crate) struct Place {
     db: PathBuf,
     /// The path of the pool's file; `None` if the pool is in plain memory.
     pool: Option<PathBuf>,
+    /// The directory of level 0, if it is outside of the database's.
+    level0: Option<PathBuf>,
     temporary: Option<(TempDir, File)>,
     store: StoreKind,
 }
@@ -47,9 +49,12 @@ impl Place {
             }
         };
         let pool = options.pool.path.as_ref().map(|path| db.join(path));
+        let level0 = config.level0.as_ref().map(|path| db.join(path));
+        let level0 = level0.filter(|path| !path.starts_with(&db));
         let place = Place {
             db,
             pool,
+            level0,
             temporary,
             store: config.store,
         };
@@ -130,6 +135,9 @@ impl Place {
         if let Some(pool) = self.pool.as_ref().filter(|pool| is_regular(pool)) {
             fs::remove_file(pool).map_err(|e| BenchError::io("remove", pool, e))?;
         }
+        if let Some(level0) = self.level0.as_ref().filter(|path| path.exists()) {
+            fs::remove_dir_all(level0).map_err(|e| BenchError::io("remove", level0, e))?;
+        }
         // The directory itself stays: it may be a mount point.
         let Ok(entries) = fs::read_dir(&self.db) else {
             return Ok(());
@@ -169,6 +177,16 @@ impl Place {
             return Err(BenchError::Invalid(format!(
                 "{} exists: choose another pool file, or replace it (--replace-db)",
                 pool.display()
+            )));
+        }
+        if let Some(level0) = self.level0.as_ref().filter(|path| path.exists())
+            && !replace
+            && !is_empty_folder(level0)
+        {
+            return Err(BenchError::Invalid(format!(
+                "{} is not empty: choose another directory for level 0, or replace it \
+                 (--replace-db)",
+                level0.display()
             )));
         }
         self.remove()

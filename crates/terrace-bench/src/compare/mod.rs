@@ -77,7 +77,8 @@ pub struct Task<'a> {
     pub results: PathBuf,
     /// The directory for databases, if given.
     pub mount: Option<PathBuf>,
-    /// The directory for the pools of Terrace, if they are to be elsewhere.
+    /// The directory for the pools of Terrace, and for levels 0 that have their own, if they are to
+    /// be elsewhere.
     pub pool_mount: Option<PathBuf>,
     /// The program that does a run: this one.
     pub program: PathBuf,
@@ -200,7 +201,7 @@ pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
     })
 }
 
-/// The directories of databases, and of pools if they are elsewhere.
+/// The directories of databases, and of pools and levels 0 if they are elsewhere.
 struct Places {
     mount: Mount,
     pools: Option<Mount>,
@@ -211,6 +212,12 @@ impl Places {
     fn arguments(&self, run: &Run) -> Result<Vec<OsString>, BenchError> {
         let mut args: Vec<OsString> = run.args.iter().map(OsString::from).collect();
         args.extend(["--db".into(), self.mount.db().into_os_string()]);
+        let level0 = run.args.iter().position(|arg| arg == "--level0");
+        if let (Some(at), Some(pools)) = (level0, &self.pools)
+            && at + 1 < args.len()
+        {
+            args[at + 1] = pools.make()?.join("level0").into_os_string();
+        }
         let is_terrace = run.args.iter().any(|arg| arg == StoreKind::Terrace.name());
         let Some(pools) = self.pools.as_ref().filter(|_| is_terrace) else {
             return Ok(args);

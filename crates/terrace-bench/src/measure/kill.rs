@@ -70,7 +70,7 @@ pub fn victim(config: &BenchConfig, folder: &Path) -> Result<(), BenchError> {
     let store = config.store.open(&Setup {
         folder,
         existing: false,
-        options: &options,
+        options: &config.options_in(folder, &options)?,
         data_bytes: config.data_bytes(),
     })?;
     let mut session = store.session()?;

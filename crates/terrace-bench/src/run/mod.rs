@@ -135,10 +135,11 @@ fn open(
     place: &Place,
     existing: bool,
 ) -> Result<Box<dyn Store>, BenchError> {
+    let folder = place.store_folder(existing)?;
     config.store.open(&Setup {
-        folder: &place.store_folder(existing)?,
+        folder: &folder,
         existing,
-        options,
+        options: &config.options_in(&folder, options)?,
         data_bytes: config.data_bytes().saturating_mul(config.threads as u64),
     })
 }

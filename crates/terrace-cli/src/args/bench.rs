@@ -156,6 +156,25 @@ pub(crate) struct BenchArgs {
     /// level but the last. 0: merges share the other threads [default: 0].
     #[arg(long, value_name = "COUNT")]
     pub(crate) merge_threads: Option<usize>,
+    /// Whether rows are searched by forward pointers, "true" or "false", in matrixkv [default:
+    /// true].
+    #[arg(long, value_name = "BOOL")]
+    pub(crate) hints: Option<bool>,
+    /// Whether rows leave in columns, "true" or "false", in matrixkv; else all at once [default:
+    /// true].
+    #[arg(long, value_name = "BOOL")]
+    pub(crate) columns: Option<bool>,
+    /// Whether level 1 is as large as the pool, "true" or "false", in matrixkv [default: true].
+    #[arg(long, value_name = "BOOL")]
+    pub(crate) flattened: Option<bool>,
+    /// The directory of level 0, in leveled and rocksdb, possibly on another device; relative: in
+    /// the database's directory. RocksDB has its log there too.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) level0: Option<PathBuf>,
+    /// The size at which level 0 stops writers, in leveled and rocksdb; it is compacted from half
+    /// of it on [default: 36 memtables, compacted from 4 on].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub(crate) level0_size: Option<u64>,
     /// The database's directory; it is kept [default: a temporary one].
     #[arg(long, value_name = "PATH")]
     pub(crate) db: Option<PathBuf>,

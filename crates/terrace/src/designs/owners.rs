@@ -17,11 +17,8 @@ pub(crate) const OWNERS: Owners = &[
 ];
 
 /// How repair finds the items in a pool. Those in files are found by their names.
-pub(crate) const SALVAGES: &[&Salvage] = &[
-    &elastic::SALVAGE,
-    &repository::SALVAGE,
-    &matrix::SALVAGE,
-];
+pub(crate) const SALVAGES: &[&Salvage] =
+    &[&elastic::SALVAGE, &repository::SALVAGE, &matrix::SALVAGE];
 
 #[cfg(test)]
 mod tests {

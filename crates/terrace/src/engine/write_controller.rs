@@ -8,9 +8,11 @@
 //! the rate must not. A proportional part reacts to each jump by a small factor, and an integral
 //! part finds the rate over a second or so.
 //!
-//! Every write of every thread is charged for its bytes, and waits for as long as the rate asks: a
-//! few microseconds at each write instead of a long stop now and then. If one waited too long, as
-//! sleepers do, the excess is credited to the next ones.
+//! Every write of every thread is charged for its bytes. A write sleeps when the waits of those
+//! before it, its own included, have come to as long as a sleep takes: well below a millisecond
+//! instead of a long stop now and then. If one slept too long, as sleepers do, the excess is
+//! credited to the next ones. No writer spins until its time has come: where background work has
+//! few cores, that would slow the very work that it waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -53,9 +55,8 @@ const ENTRY_BYTES: u64 = 32;
 const CREDIT_NANOS: u64 = 1_000_000;
 /// BOUND: no write waits longer; the rest is left to the next ones.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// The shortest wait for which the thread yields its core: other threads keep it longer than this.
-const YIELD_MIN: Duration = Duration::from_micros(20);
-/// The shortest wait that is worth a sleep, which overshoots by about this much.
+/// The shortest wait that is worth a sleep, which overshoots by about this much. A shorter one is
+/// left to the next writes.
 const SLEEP_MIN: Duration = Duration::from_micros(60);
 
 /// The limit on the rate of writers. Any number of threads may use it.
@@ -114,7 +115,11 @@ impl WriteController {
     pub(crate) fn charge(&self, bytes: u64, entries: u64) -> Duration {
         let bytes = bytes.saturating_add(entries.saturating_mul(ENTRY_BYTES));
         let now = self.started.elapsed().as_nanos() as u64;
-        charge(&self.next, now, bytes, self.cost.load(Ordering::Relaxed))
+        let wait = charge(&self.next, now, bytes, self.cost.load(Ordering::Relaxed));
+        match wait < SLEEP_MIN {
+            true => Duration::ZERO,
+            false => wait,
+        }
     }
 }
 
@@ -132,24 +137,6 @@ fn charge(next: &AtomicU64, now: u64, bytes: u64, cost: u64) -> Duration {
         .unwrap_or(now);
     let due = from(before).saturating_add(nanos);
     Duration::from_nanos(due.saturating_sub(now)).min(WAIT_MAX)
-}
-
-/// Waits as exactly as the system can: most waits are shorter than a sleep, and many are shorter
-/// than the cost of yielding the core.
-pub(crate) fn pass(wait: Duration) {
-    if wait >= SLEEP_MIN {
-        std::thread::sleep(wait);
-        return;
-    }
-    let started = Instant::now();
-    // BOUND: SLEEP_MIN.
-    while started.elapsed() < wait {
-        if wait < YIELD_MIN {
-            std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
-        }
-    }
 }
 
 /// Finds the rate. Pure: time and all other inputs are arguments.

@@ -37,21 +37,23 @@ const OF_TESTS: &[Design] = &[
 
 /// The location of a design's data.
 struct Shape {
-    data_in_pool: bool,
+    /// The name of the stage in the pool between memtables and bottom.
+    buffer: Option<&'static str>,
     table_files: bool,
 }
 
 impl Design {
     const fn shape(self) -> Shape {
-        let (data_in_pool, table_files) = match self {
-            Design::MioDb => (true, false),
-            Design::MioDbSsd | Design::MatrixKv => (true, true),
-            Design::Leveled => (false, true),
+        let (buffer, table_files) = match self {
+            Design::MioDb => (Some("elastic"), false),
+            Design::MioDbSsd => (Some("elastic"), true),
+            Design::MatrixKv => (Some("matrix"), true),
+            Design::Leveled => (None, true),
             #[cfg(feature = "test-design")]
-            Design::BufferOnly => (true, false),
+            Design::BufferOnly => (Some("elastic"), false),
         };
         Shape {
-            data_in_pool,
+            buffer,
             table_files,
         }
     }
@@ -61,7 +63,9 @@ impl Design {
         match self {
             Design::MioDb => "all data stays in the pool",
             Design::MioDbSsd => "a buffer in the pool, or in memory, above levels of table files",
-            Design::MatrixKv => "level 0 in the pool, merged in columns with level 1 in table files",
+            Design::MatrixKv => {
+                "level 0 in the pool, merged in columns with level 1 in table files"
+            }
             Design::Leveled => "log and memtable above levels of table files",
             #[cfg(feature = "test-design")]
             Design::BufferOnly => "for tests: a buffer without a bottom",
@@ -71,7 +75,13 @@ impl Design {
     /// Returns whether data stays in the pool: in a buffer or a bottom there. Otherwise the pool
     /// contains the logs and the space of memtables, whatever the amount of data.
     pub fn keeps_data_in_pool(self) -> bool {
-        self.shape().data_in_pool
+        self.shape().buffer.is_some()
+    }
+
+    /// Returns the name of the buffer, the stage in the pool that takes flushed memtables:
+    /// "elastic" or "matrix". Each has options that mean nothing to the other.
+    pub fn buffer(self) -> Option<&'static str> {
+        self.shape().buffer
     }
 
     /// Returns whether data ends up in table files, in the database's directory.

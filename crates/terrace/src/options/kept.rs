@@ -85,6 +85,8 @@ const LINES: &[Line] = lines! {
     "front.log_bytes_max" = front.log_bytes_max,
     "buffer.filter_bits_per_key" = buffer.filter_bits_per_key,
     "buffer.table_bytes_max" = buffer.table_bytes_max,
+    "buffer.matrix.columns" = buffer.matrix.columns,
+    "buffer.matrix.flattened" = buffer.matrix.flattened,
     "bottom.garbage_percent" = bottom.garbage_percent,
     "bottom.leveled.table_bytes" = bottom.leveled.table_bytes,
     "bottom.leveled.level1_bytes" = bottom.leveled.level1_bytes,
@@ -163,7 +165,7 @@ impl Options {
 mod tests {
     use super::*;
     use crate::options::{BackgroundOptions, LeveledOptions};
-    use crate::options::{BottomOptions, BufferOptions, FrontOptions};
+    use crate::options::{BottomOptions, BufferOptions, FrontOptions, MatrixOptions};
 
     /// Returns options whose kept ones all differ from their defaults.
     fn unusual() -> Options {
@@ -177,7 +179,11 @@ mod tests {
                 levels: 3,
                 filter_bits_per_key: 0,
                 table_bytes_max: Some(77 << 20),
-                matrix: Default::default(),
+                matrix: MatrixOptions {
+                    columns: false,
+                    flattened: false,
+                    ..MatrixOptions::default()
+                },
             },
             bottom: BottomOptions {
                 extent_bytes: 1 << 20,
@@ -255,8 +261,12 @@ mod tests {
             levels: buffer_levels,
             filter_bits_per_key: buffer_bits,
             table_bytes_max,
-            // Kept when its design is finished.
-            matrix: _,
+            matrix:
+                MatrixOptions {
+                    hints: _,
+                    columns,
+                    flattened,
+                },
         } = buffer;
         let BottomOptions {
             extent_bytes,
@@ -282,6 +292,7 @@ mod tests {
             compression,
             cache_bytes: _,
             open_files_max: _,
+            level0_dir: _,
             direct_reads: _,
             direct_writes: _,
         } = leveled;
@@ -293,6 +304,8 @@ mod tests {
             log_bytes_max.print(),
             buffer_bits.print(),
             table_bytes_max.print(),
+            columns.print(),
+            flattened.print(),
             garbage_percent.print(),
             table_bytes.print(),
             level1_bytes.print(),

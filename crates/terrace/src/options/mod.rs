@@ -171,14 +171,12 @@ pub struct BufferOptions {
     /// more while over twice the result is free: up to the paper's sizes, which double with each
     /// level. Changes: on reopen.
     pub table_bytes_max: Option<u64>,
-    /// The matrix container of MatrixKV, a design that is not finished: only tests have it.
-    #[doc(hidden)]
+    /// The matrix container of `MatrixKv`.
     pub matrix: MatrixOptions,
 }
 
 /// Options of the matrix container. Each is a part of MatrixKV that can be left out, to measure it.
 #[derive(Debug, Clone)]
-#[doc(hidden)]
 pub struct MatrixOptions {
     /// Whether a search goes from row to row by forward pointers (section 3.4); otherwise all rows
     /// are searched in turns.

@@ -123,7 +123,11 @@ fn check(folder: &Path, path: &Path, options: &Options, written: &Written) {
             let mut options = options.clone();
             options.read_only = read_only;
             let e = match Db::open(copy.path(), options) {
-                Ok(db) => panic!("{how}: {name} is taken, whole: {}\n{}", written.is_in(&db), db.metrics()),
+                Ok(db) => panic!(
+                    "{how}: {name} is taken, whole: {}\n{}",
+                    written.is_in(&db),
+                    db.metrics()
+                ),
                 Err(e) => e,
             };
             assert_eq!(e.kind(), ErrorKind::Corruption, "{how}: {e}");

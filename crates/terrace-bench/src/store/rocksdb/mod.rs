@@ -2,7 +2,8 @@
 //!
 //! Settings follow the page "Setup Options and Basic Tuning" of RocksDB's wiki, with Terrace's
 //! memory: equally many write buffers of the same size and an equal block cache. Sizes of tables,
-//! levels and blocks and the compression are Terrace's too; its default blocks are smaller than
+//! levels and blocks and the compression are Terrace's too, and the size of level 0 if that is not
+//! the usual one; its default blocks are smaller than
 //! that page's (16 KiB), which helps point reads. Statistics stay off, as by default: the wiki
 //! (page "Statistics") puts their cost at 5 to 10 %.
 
@@ -11,14 +12,15 @@ mod stats;
 use std::fs;
 use std::path::Path;
 
-use ::terrace::{Compression, Durability, Options};
+use ::terrace::{Compression, Durability, LeveledOptions, Options};
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, DBPinnableSlice, Options as DbOptions,
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBPath, DBPinnableSlice, Options as DbOptions,
     ReadOptions, WaitForCompactOptions, WriteBatch, WriteOptions,
 };
 
 use super::{About, Budget, Counters, Direction, Session, Settle, Setup, Store, is_synced};
 use crate::error::BenchError;
+use crate::files::level0_settings;
 use crate::machine::ProcessIo;
 use crate::space::Space;
 use crate::units;
@@ -34,6 +36,7 @@ pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let budget = Budget::of(setup.options);
     let cache = Cache::new_lru_cache(budget.cache_bytes as usize);
     let mut options = db_options(setup.options, &budget, &cache);
+    place_level0(&mut options, &setup.options.bottom.leveled, setup.folder)?;
     options.create_if_missing(!setup.existing);
     options.set_error_if_exists(!setup.existing);
     let db = DB::open(&options, setup.folder).map_err(failed)?;
@@ -53,6 +56,34 @@ fn compression_of(wanted: Compression) -> DBCompressionType {
     }
 }
 
+/// Gives level 0 a directory of its own, with the log, and a size.
+fn place_level0(
+    db: &mut DbOptions,
+    leveled: &LeveledOptions,
+    folder: &Path,
+) -> Result<(), BenchError> {
+    let usual = LeveledOptions::default();
+    if leveled.runs_stop != usual.runs_stop {
+        db.set_level_zero_file_num_compaction_trigger(leveled.runs_compact as i32);
+        db.set_level_zero_slowdown_writes_trigger(leveled.runs_slow as i32);
+        db.set_level_zero_stop_writes_trigger(leveled.runs_stop as i32);
+    }
+    let Some(level0) = &leveled.level0_dir else {
+        return Ok(());
+    };
+    // RocksDB takes level 0 for as large as level 1, and fills the first path with the levels that
+    // fit.
+    let first = DBPath::new(level0, level1_bytes(leveled)).map_err(failed)?;
+    let rest = DBPath::new(folder, u64::MAX).map_err(failed)?;
+    db.set_db_paths(&[first, rest]);
+    db.set_wal_dir(level0);
+    Ok(())
+}
+
+fn level1_bytes(leveled: &LeveledOptions) -> u64 {
+    leveled.level1_bytes.max(leveled.table_bytes)
+}
+
 fn db_options(options: &Options, budget: &Budget, cache: &Cache) -> DbOptions {
     let mut db = DbOptions::default();
     // "Write buffer size" and "Block cache size": Terrace's.
@@ -65,7 +96,7 @@ fn db_options(options: &Options, budget: &Budget, cache: &Cache) -> DbOptions {
     db.set_max_open_files(-1);
     let leveled = &options.bottom.leveled;
     db.set_target_file_size_base(leveled.table_bytes);
-    db.set_max_bytes_for_level_base(leveled.level1_bytes.max(leveled.table_bytes));
+    db.set_max_bytes_for_level_base(level1_bytes(leveled));
     // "Compression": none on the levels that are rewritten most, LZ4 below, as in Terrace.
     let upper = compression_of(leveled.compression_upper);
     let mut levels = [compression_of(leveled.compression); 7];
@@ -92,12 +123,12 @@ fn settings(options: &Options, budget: &Budget) -> String {
     format!(
         "{} write buffers of {}, block cache {}, tables of {}, level 1 of {}, dynamic level sizes, \
          blocks of {}, compression {:?} (levels 0 and 1: {}), filters of {} bits a key, {} \
-         background jobs",
+         background jobs{}",
         budget.buffers.max(2),
         units::bytes(budget.buffer_bytes),
         units::bytes(budget.cache_bytes),
         units::bytes(leveled.table_bytes),
-        units::bytes(leveled.level1_bytes.max(leveled.table_bytes)),
+        units::bytes(level1_bytes(leveled)),
         units::bytes(leveled.block_bytes as u64),
         compression_of(leveled.compression),
         match leveled.compression_upper {
@@ -106,6 +137,7 @@ fn settings(options: &Options, budget: &Budget) -> String {
         },
         leveled.filter_bits_per_key,
         jobs(),
+        level0_settings(leveled),
     )
 }
 

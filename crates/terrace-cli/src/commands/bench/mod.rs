@@ -89,18 +89,16 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         options
     });
     apply(store, &mut options);
-    let of_buffer = [
-        ("--levels", args.levels.is_some()),
-        ("--merge-threads", args.merge_threads.is_some()),
-    ];
     let design = options.design_of_new();
-    if let Some((name, _)) = of_buffer.iter().find(|(_, given)| *given)
-        && !design.keeps_data_in_pool()
-    {
-        return Err(CliError::Usage(format!(
-            "{name} is an option of the elastic buffer, which {design} does not have: omit it"
-        )));
+    if kind == StoreKind::Terrace {
+        check_options_of_buffer(design.buffer(), args).map_err(|what| {
+            CliError::Usage(format!("{what}, which {design} does not have: omit it"))
+        })?;
     }
+    let matrix = &mut options.buffer.matrix;
+    matrix.hints = args.hints.unwrap_or(matrix.hints);
+    matrix.columns = args.columns.unwrap_or(matrix.columns);
+    matrix.flattened = args.flattened.unwrap_or(matrix.flattened);
     options.buffer.levels = args.levels.unwrap_or(options.buffer.levels);
     let merge_threads = &mut options.background.merge_threads;
     *merge_threads = args.merge_threads.unwrap_or(*merge_threads);
@@ -155,6 +153,8 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
         db: args.db.clone(),
         options,
         pool_bytes: store.pool_size,
+        level0: args.level0.clone(),
+        level0_bytes: args.level0_size,
         victim_args: Some(std::env::args_os().skip(1).collect::<Vec<OsString>>()),
     })
 }
@@ -201,11 +201,39 @@ fn number_of<T: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Opt
     parsed.transpose().map_err(bad)
 }
 
+/// Refuses options of a buffer that the design does not have.
+fn check_options_of_buffer(buffer: Option<&str>, args: &BenchArgs) -> Result<(), String> {
+    let of_buffers = [
+        ("--levels", Some("elastic"), args.levels.is_some()),
+        (
+            "--merge-threads",
+            Some("elastic"),
+            args.merge_threads.is_some(),
+        ),
+        ("--hints", Some("matrix"), args.hints.is_some()),
+        ("--columns", Some("matrix"), args.columns.is_some()),
+        ("--flattened", Some("matrix"), args.flattened.is_some()),
+        ("--level0", None, args.level0.is_some()),
+        ("--level0-size", None, args.level0_size.is_some()),
+    ];
+    let wrong = of_buffers
+        .iter()
+        .find(|(_, of, given)| *given && *of != buffer);
+    match wrong {
+        Some((name, Some(of), _)) => Err(format!("{name} is an option of the {of} buffer")),
+        Some((name, None, _)) => Err(format!(
+            "{name} is an option of a level 0 that takes flushes"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Refuses options that a peer cannot follow: it has no design and no pool.
 fn check_options_of(kind: StoreKind, args: &BenchArgs, store: &StoreArgs) -> Result<(), CliError> {
     if kind == StoreKind::Terrace {
         return Ok(());
     }
+    let has_level0 = kind.name() == "rocksdb";
     let given = [
         ("--design", store.design.is_some()),
         ("--pool", store.pool.is_some()),
@@ -215,6 +243,11 @@ fn check_options_of(kind: StoreKind, args: &BenchArgs, store: &StoreArgs) -> Res
         ("--emulate", store.emulate.is_some()),
         ("--levels", args.levels.is_some()),
         ("--merge-threads", args.merge_threads.is_some()),
+        ("--hints", args.hints.is_some()),
+        ("--columns", args.columns.is_some()),
+        ("--flattened", args.flattened.is_some()),
+        ("--level0", args.level0.is_some() && !has_level0),
+        ("--level0-size", args.level0_size.is_some() && !has_level0),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((name, _)) => Err(CliError::Usage(format!(

@@ -95,7 +95,10 @@ impl TableStore {
         TableStore {
             db,
             fs: Arc::clone(&folder.fs),
-            level0: options.level0_dir.clone().unwrap_or_else(|| folder.dir.clone()),
+            level0: options
+                .level0_dir
+                .clone()
+                .unwrap_or_else(|| folder.dir.clone()),
             dir: folder.dir.clone(),
             open: FileCache::within(options.open_files_max, held_max, held),
             blocks: Arc::new(SstCache::within(options.cache_bytes, memory)),
@@ -277,6 +280,10 @@ impl Inner {
         // get nothing back before all of a run is written.
         let options = &self.shared.options;
         let mut quarter = options.pool.size_bytes / 4;
+        if let Some(columns) = self.columns {
+            // As much of the first level is merged with it. Its space comes back by itself.
+            return quarter.min(columns.most / 2);
+        }
         if options.pool.path.is_none() {
             quarter = quarter.min(self.front.log_bytes_max / 4);
         }

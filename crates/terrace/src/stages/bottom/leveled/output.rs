@@ -470,7 +470,10 @@ impl Output {
             let _ = writer.abandon();
         }
         for (meta, _) in std::mem::take(&mut self.done) {
-            let _ = self.store().fs.remove(&self.store().path(meta.number, meta.level));
+            let _ = self
+                .store()
+                .fs
+                .remove(&self.store().path(meta.number, meta.level));
         }
         self.refill();
         self.sampler = Sampler::above(self.older(), self.store().options.open_files_max);

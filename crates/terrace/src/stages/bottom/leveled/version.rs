@@ -32,7 +32,10 @@ impl Drop for Handle {
             self.store.open.forget(self.number);
             self.store.blocks.forget(self.number);
             // CRASH: no edit names a file that stays; opening the database removes it.
-            let _ = self.store.fs.remove(&self.store.path(self.number, self.level));
+            let _ = self
+                .store
+                .fs
+                .remove(&self.store.path(self.number, self.level));
         }
     }
 }
