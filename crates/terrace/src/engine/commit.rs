@@ -13,8 +13,8 @@ use crate::parts::ranges::pieces_bytes;
 use crate::stages::{Rotated, Written};
 use crate::types::{Durability, KEY_BYTES_MAX};
 
-use super::admission::Need;
 use super::Engine;
+use super::admission::Need;
 
 /// How many copies of a range delete memory may hold: in the current and previous views, and in
 /// what jobs write and have written of it.
