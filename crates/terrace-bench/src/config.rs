@@ -16,6 +16,9 @@ use crate::store::StoreKind;
 use crate::trace::Trace;
 use crate::ycsb::{Properties, Workload};
 
+/// The directory of level 0, in the one that was given.
+const LEVEL0_FOLDER: &str = "bench-level0";
+
 /// Everything that a run depends on. Names in capitals are flags of db_bench.
 #[derive(Debug, Clone)]
 pub struct BenchConfig {
@@ -179,16 +182,22 @@ impl BenchConfig {
         options
     }
 
-    /// Returns `options` for a store in `folder`, and makes the directory of its level 0 if that has
-    /// its own.
+    /// Returns the directory of level 0, if that has its own: a directory in the one that was given,
+    /// which may have files of others. `folder` is that of the store.
+    pub(crate) fn level0_in(&self, folder: &Path) -> Option<PathBuf> {
+        let given = self.level0.as_ref();
+        given.map(|path| folder.join(path).join(LEVEL0_FOLDER))
+    }
+
+    /// Returns `options` for a store in `folder`, and makes the directory of its level 0 if there
+    /// is one.
     pub(crate) fn options_in(
         &self,
         folder: &Path,
         options: &Options,
     ) -> Result<Options, BenchError> {
         let mut options = options.clone();
-        if let Some(level0) = &self.level0 {
-            let level0 = folder.join(level0);
+        if let Some(level0) = self.level0_in(folder) {
             fs::create_dir_all(&level0).map_err(|e| BenchError::io("create", &level0, e))?;
             options.bottom.leveled.level0_dir = Some(level0);
         }

@@ -5,7 +5,8 @@
 //! lives, so that the next run can recognize and remove the leftovers of a killed one.
 //!
 //! Invariants
-//!   P1  A database, pool or level 0 is removed only if this run made it, or `replace_db` allows it.
+//!   P1  A database, pool or level 0 is removed only if this run made it, or `replace_db` allows
+//!       it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ impl Place {
             }
         };
         let pool = options.pool.path.as_ref().map(|path| db.join(path));
-        let level0 = config.level0.as_ref().map(|path| db.join(path));
+        let level0 = config.level0_in(&db);
         let level0 = level0.filter(|path| !path.starts_with(&db));
         let place = Place {
             db,
@@ -307,6 +308,39 @@ mod tests {
         options.pool.path = Some(precious.clone());
         let problem = Place::find(&config, &options).expect_err("the pool file is in use");
         assert!(problem.to_string().contains("exists"), "{problem}");
+        assert_eq!(fs::read(&precious).expect("it still exists"), b"data");
+    }
+
+    /// A level 0 of another run is refused, or replaced on request, and files beside it stay.
+    #[test]
+    fn a_level0_elsewhere_is_used_with_care() {
+        let parent = tempfile::tempdir().expect("a temporary directory");
+        let precious = parent.path().join("precious");
+        fs::write(&precious, "data").expect("a file");
+        let mut config = BenchConfig {
+            db: Some(parent.path().join("db")),
+            level0: Some(parent.path().into()),
+            ..BenchConfig::default()
+        };
+        let options = Options::default();
+        let made = |config: &BenchConfig| {
+            let made = config.options_in(&parent.path().join("db"), &options);
+            let level0 = made.expect("it is made").bottom.leveled.level0_dir;
+            let table = level0.expect("it is set").join("0000000000000001.sst");
+            fs::write(&table, "old").expect("a file");
+            table
+        };
+        let place = Place::find(&config, &options).expect("nothing is there");
+        let table = made(&config);
+        place.remove().expect("the run made it");
+        assert!(!table.exists());
+        let table = made(&config);
+        let problem = Place::find(&config, &options).expect_err("it is of another run");
+        assert!(problem.to_string().contains("--replace-db"), "{problem}");
+        assert!(table.exists());
+        config.replace_db = true;
+        Place::find(&config, &options).expect("it may be replaced");
+        assert!(!table.exists());
         assert_eq!(fs::read(&precious).expect("it still exists"), b"data");
     }
 }

@@ -18,8 +18,8 @@ named_enum! {
         MioDb => "miodb",
         /// MioDB with its bottom on a block device: levels of SSTables.
         MioDbSsd => "miodb-ssd",
-        /// MatrixKV (ATC '20): level 0 is a matrix of rows in the pool, which leaves in columns that
-        /// are merged with level 1 in table files.
+        /// MatrixKV (ATC '20): level 0 is a matrix of rows in the pool, which leaves in columns of
+        /// keys that are merged with level 1 in table files.
         MatrixKv => "matrixkv",
         /// The baseline, like LevelDB and RocksDB: log and memtable, levels of SSTables.
         Leveled => "leveled",

@@ -188,6 +188,68 @@ fn only_own_unnamed_tables_are_removed() {
     }
 }
 
+/// With a directory of its own, level 0 is there and nothing else, across openings; only unnamed
+/// tables of the database are removed from it.
+#[test]
+fn a_level_0_has_its_own_directory() {
+    let (folder, level0) = (scratch().unwrap(), scratch().unwrap());
+    let mut options = options(Design::Leveled, Workers::Manual);
+    options.bottom.leveled.level0_dir = Some(level0.path().into());
+    options.bottom.leveled.runs_compact = 3;
+    let open = || Db::open(folder.path(), options.clone()).unwrap();
+    let db = open();
+    let counted = || {
+        let levels = db.metrics().files;
+        let files = |is_0: bool| {
+            let of = levels.iter().filter(|level| (level.level == 0) == is_0);
+            of.map(|level| level.file_count).sum::<u64>()
+        };
+        assert_eq!(tables(level0.path()).len() as u64, files(true));
+        assert_eq!(tables(folder.path()).len() as u64, files(false));
+        (files(true), files(false))
+    };
+    let mut old = Vec::new();
+    for round in 0..8u32 {
+        if round > 0 {
+            while db.step(0).unwrap() {}
+            assert!(counted().1 > 0);
+        }
+        for n in 0..400 {
+            db.put(key(n * 7 % 400), round.to_be_bytes()).unwrap();
+        }
+        db.flush().unwrap();
+        assert!(counted().0 > 0);
+        for name in tables(level0.path()) {
+            let path = level0.path().join(&name);
+            old.push((std::fs::read(&path).unwrap(), path));
+        }
+    }
+    db.close().unwrap();
+    drop(db);
+    let named = tables(level0.path());
+    assert!(!named.is_empty());
+    let is_named = |path: &Path| named.contains(&path.file_name().unwrap().display().to_string());
+    let unnamed: Vec<_> = old
+        .into_iter()
+        .filter(|(_, path)| !is_named(path))
+        .collect();
+    assert!(!unnamed.is_empty());
+    for (content, path) in unnamed {
+        std::fs::write(path, content).unwrap();
+    }
+    std::fs::write(level0.path().join("0000000000990000.sst"), b"another's").unwrap();
+    let db = open();
+    assert_eq!(tables(level0.path()).len(), named.len() + 1);
+    for n in 0..400 {
+        assert_eq!(db.get(key(n)).unwrap().unwrap(), 7u32.to_be_bytes());
+    }
+    drop(db);
+    // Without it the tables are missing, and named with their places.
+    options.bottom.leveled.level0_dir = None;
+    let e = Db::open(folder.path(), options).unwrap_err();
+    assert!(e.to_string().contains("is missing"), "{e}");
+}
+
 /// Opening a database with a missing table fails with an error that names the table.
 #[test]
 fn a_missing_table_is_named() {
