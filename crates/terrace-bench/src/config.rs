@@ -182,8 +182,8 @@ impl BenchConfig {
         options
     }
 
-    /// Returns the directory of level 0, if that has its own: a directory in the one that was given,
-    /// which may have files of others. `folder` is that of the store.
+    /// Returns the directory of level 0, if there is one: it is made in the directory that was
+    /// given, which may have files of others. `folder` is that of the store.
     pub(crate) fn level0_in(&self, folder: &Path) -> Option<PathBuf> {
         let given = self.level0.as_ref();
         given.map(|path| folder.join(path).join(LEVEL0_FOLDER))
