@@ -166,7 +166,7 @@ impl BenchConfig {
             options.pool.path = None;
         }
         if let Some(bytes) = self.level0_bytes {
-            let runs = (bytes / options.front.memtable_bytes) as usize;
+            let runs = (bytes / options.front.memtable_bytes.max(1)) as usize;
             let leveled = &mut options.bottom.leveled;
             leveled.runs_compact = (runs / 2).clamp(1, 64);
             leveled.runs_slow = (runs / 4 * 3).max(leveled.runs_compact);
@@ -383,6 +383,11 @@ impl BenchConfig {
         check(
             self.report_interval != Some(Duration::ZERO),
             "report-interval must be greater than 0".to_string(),
+        );
+        check(
+            self.level0_bytes
+                .is_none_or(|bytes| bytes / 2 >= self.options.front.memtable_bytes),
+            "level0-size must be at least two memtables".to_string(),
         );
         check(
             !self.use_existing_db || self.db.is_some(),

@@ -62,7 +62,7 @@ pub(crate) fn level0_settings(leveled: &LeveledOptions) -> String {
     if leveled.level0_dir.is_some() {
         line.push_str(", level 0 by itself");
     }
-    if leveled.runs_stop != usual.runs_stop {
+    if (leveled.runs_compact, leveled.runs_stop) != (usual.runs_compact, usual.runs_stop) {
         let (from, to) = (leveled.runs_compact, leveled.runs_stop);
         line.push_str(&format!(", level 0 of {from} to {to} memtables"));
     }

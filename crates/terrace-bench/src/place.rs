@@ -9,7 +9,7 @@
 //!       it.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tempfile::TempDir;
 use terrace::Options;
@@ -51,7 +51,8 @@ impl Place {
         };
         let pool = options.pool.path.as_ref().map(|path| db.join(path));
         let level0 = config.level0_in(&db);
-        let level0 = level0.filter(|path| !path.starts_with(&db));
+        let leads_out = |path: &Path| path.components().any(|part| part == Component::ParentDir);
+        let level0 = level0.filter(|path| !path.starts_with(&db) || leads_out(path));
         let place = Place {
             db,
             pool,

@@ -62,11 +62,11 @@ impl Mode {
 /// The device of a store, the medium that it must detect, and its design.
 type Kind = (Mode, Medium, Design);
 
-/// Every kind of guest. The first four cover every mode and both designs that keep data in the
-/// pool.
-const KINDS: [Kind; 12] = [
+/// Every kind of guest. The first five cover every mode and all designs that keep data in the pool.
+const KINDS: [Kind; 13] = [
     (Mode::Nvdimm, Medium::Dax, Design::MioDb),
     (Mode::Nvdimm, Medium::Dax, Design::MioDbSsd),
+    (Mode::Nvdimm, Medium::Dax, Design::MatrixKv),
     (Mode::NoDax, Medium::Mapped, Design::MioDb),
     (Mode::VirtioPmem, Medium::Mapped, Design::MioDbSsd),
     (Mode::Nvdimm, Medium::Dax, Design::Leveled),
@@ -505,11 +505,11 @@ mod tests {
     #[test]
     fn a_short_run_has_every_mode() {
         for mode in [Mode::Nvdimm, Mode::NoDax, Mode::VirtioPmem] {
-            assert!(KINDS[..4].iter().any(|kind| kind.0 == mode));
+            assert!(KINDS[..5].iter().any(|kind| kind.0 == mode));
         }
         for design in Design::ALL.into_iter().filter(|d| d.keeps_data_in_pool()) {
             assert!(
-                KINDS[..4]
+                KINDS[..5]
                     .iter()
                     .any(|kind| kind.1 == Medium::Dax && kind.2 == design)
             );

@@ -9,7 +9,7 @@
 //! part finds the rate over a second or so.
 //!
 //! Every write of every thread is charged for its bytes. A write sleeps when the waits of those
-//! before it, its own included, have come to as long as a sleep takes: well below a millisecond
+//! before it, its own included, have come to as long as a sleep takes: short sleeps, 50 ms at most,
 //! instead of a long stop now and then. If one slept too long, as sleepers do, the excess is
 //! credited to the next ones. No writer spins until its time has come: where background work has
 //! few cores, that would slow the very work that it waits for.

@@ -171,11 +171,6 @@ impl EntryCount {
         }
     }
 
-    /// Returns whether there are known to be no entries.
-    pub(crate) fn is_of_nothing(&self) -> bool {
-        self.expected == Some(0)
-    }
-
     /// Returns an error if another number came.
     pub(crate) fn check(&self) -> Result<()> {
         match self.expected {

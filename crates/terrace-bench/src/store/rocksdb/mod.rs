@@ -63,7 +63,7 @@ fn place_level0(
     folder: &Path,
 ) -> Result<(), BenchError> {
     let usual = LeveledOptions::default();
-    if leveled.runs_stop != usual.runs_stop {
+    if (leveled.runs_compact, leveled.runs_stop) != (usual.runs_compact, usual.runs_stop) {
         db.set_level_zero_file_num_compaction_trigger(leveled.runs_compact as i32);
         db.set_level_zero_slowdown_writes_trigger(leveled.runs_slow as i32);
         db.set_level_zero_stop_writes_trigger(leveled.runs_stop as i32);

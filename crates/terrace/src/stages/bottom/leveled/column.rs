@@ -153,31 +153,38 @@ pub(super) struct Lower {
 }
 
 impl Lower {
-    /// Takes the tables that a column overlaps. `None` if the column has to become a run of level
-    /// 0, since there are others; an error if a job has one of the tables.
-    pub(super) fn take(inner: &Arc<Inner>, drain: &Drain) -> Option<Result<Lower, Busy>> {
-        inner.columns?;
+    /// Takes the tables that a column overlaps. `Not` if the column has to become a run of level 0:
+    /// since there are others, or since it has no entries, so that merging would rewrite tables for
+    /// its range deletes or for nothing.
+    pub(super) fn take(inner: &Arc<Inner>, drain: &mut Drain) -> Result<Taken> {
+        if inner.columns.is_none() {
+            return Ok(Taken::Not);
+        }
+        drain.start()?;
+        if drain.entry()?.is_none() {
+            return Ok(Taken::Not);
+        }
         let keys = &drain.keys;
         let (mut busy, version) = inner.choosing();
-        if !version.runs.is_empty() || drain.count.is_of_nothing() {
-            return None;
+        if !version.runs.is_empty() {
+            return Ok(Taken::Not);
         }
         let (base, _) = pick::targets(&version, &inner.store.options);
         let tables = version.level(base).tables.iter();
         let tables: Vec<Table> = tables.filter(|t| t.is_in(keys)).cloned().collect();
         if tables.iter().any(|t| busy.numbers.contains(&t.number())) {
-            return Some(Err(Busy));
+            return Ok(Taken::Busy);
         }
         busy.numbers.extend(tables.iter().map(Table::number));
         busy.has_column = true;
         let ahead = inner.shared.memory.limits.job_ahead_bytes;
         let tables = Arc::new(Run::of(tables));
-        Some(Ok(Lower {
+        Ok(Taken::Tables(Box::new(Lower {
             inner: Arc::clone(inner),
             level: base as u32,
             cursor: RunCursor::new(Arc::clone(&tables), false).read_ahead(ahead),
             tables,
-        }))
+        })))
     }
 
     /// Goes to the first entry.
@@ -202,5 +209,10 @@ impl Drop for Lower {
     }
 }
 
-/// A job has a table of the column.
-pub(super) struct Busy;
+/// The tables of a column.
+pub(super) enum Taken {
+    Tables(Box<Lower>),
+    Not,
+    /// A job has one of them.
+    Busy,
+}

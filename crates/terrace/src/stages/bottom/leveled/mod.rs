@@ -70,6 +70,7 @@ use crate::stages::{
 use crate::types::{Compression, DbId, SeqNo};
 
 pub(crate) use column::ColumnBytes;
+use column::Taken;
 use source::RunSource;
 use version::{Table, Version};
 
@@ -321,12 +322,12 @@ impl Bottom for Leveled {
         self.inner.columns.is_some().then_some(self)
     }
 
-    fn drain_job(&self, drain: Drain) -> Result<Box<dyn Job>> {
+    fn drain_job(&self, mut drain: Drain) -> Result<Box<dyn Job>> {
         let waits = self.need().stops();
-        let lower = match column::Lower::take(&self.inner, &drain) {
-            Some(Err(column::Busy)) => return Ok(Box::new(drain_job::PutBack(Some(drain)))),
-            Some(Ok(lower)) => Some(lower),
-            None => None,
+        let lower = match column::Lower::take(&self.inner, &mut drain)? {
+            Taken::Busy => return Ok(Box::new(drain_job::PutBack(Some(drain)))),
+            Taken::Tables(lower) => Some(*lower),
+            Taken::Not => None,
         };
         Ok(Box::new(drain_job::DrainJob::begin(
             &self.inner,

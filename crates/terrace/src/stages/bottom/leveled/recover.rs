@@ -54,8 +54,12 @@ pub(crate) fn recover(
     {
         return Err(Error::corruption(format!(
             "{} is missing, but the manifest names it: restore the directory from a copy, or \
-             recover the readable data with \"terrace repair\"",
-            store.path(lost.number, lost.level).display()
+             recover the readable data with \"terrace repair\"{}",
+            store.path(lost.number, lost.level).display(),
+            match lost.level {
+                0 => "; if level 0 has a directory of its own, open the database with it",
+                _ => "",
+            }
         )));
     }
     let named = |number: u64| metas.iter().any(|meta| meta.number == number);

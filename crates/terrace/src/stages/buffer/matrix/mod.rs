@@ -146,38 +146,55 @@ impl Sized for Compactor {
         if all <= bytes {
             return Ok(None);
         }
-        let mut largest = (0, None);
-        for row in &self.rows {
-            let count = row.count(&rest)?;
-            if count >= largest.0 {
-                largest = (count, Some(row));
-            }
-        }
-        let (count, Some(row)) = largest else {
-            return Ok(None);
-        };
-        // The largest row stands for all; where it does not, the column is made narrower.
-        let mut part = (u128::from(count) * u128::from(bytes) / u128::from(all)) as u64;
-        // BOUND: the part halves.
+        let mut keys = rest;
+        // BOUND: the range ends before the second key of the largest row after each iteration but
+        // the last, so that each row is the largest at most once.
         loop {
-            let place = row.key_after(&rest, part.max(1))?;
-            let keys = KeyRange {
-                from: rest.from.clone(),
-                to: place.clone(),
-            };
-            if self.bytes(&keys)? <= bytes {
-                return Ok(place);
-            }
-            if part <= 1 {
+            let (count, row) = self.largest_in(&keys)?;
+            if count <= 2 {
                 return self.among_few(keys, bytes);
             }
-            part /= 2;
+            // The largest row stands for all; where it does not, the column is made narrower.
+            let all = self.bytes(&keys)?.max(1);
+            let mut part = (u128::from(count) * u128::from(bytes) / u128::from(all)) as u64;
+            // BOUND: the part halves.
+            let narrow = loop {
+                let place = row.key_after(&keys, part.max(1))?;
+                let narrow = KeyRange {
+                    from: keys.from.clone(),
+                    to: place.or_else(|| keys.to.clone()),
+                };
+                if self.bytes(&narrow)? <= bytes {
+                    return Ok(narrow.to);
+                }
+                if part <= 1 {
+                    break narrow;
+                }
+                part /= 2;
+            };
+            // All that the row has there may be versions of one key.
+            if narrow.to == keys.to {
+                return Ok(narrow.to);
+            }
+            keys = narrow;
         }
     }
 }
 
 impl Compactor {
-    /// Returns the same among keys of which each row has one or two.
+    /// Returns the row with most entries in a range, and their number.
+    fn largest_in(&self, keys: &KeyRange) -> Result<(u64, &Row)> {
+        let mut largest = (0, &*self.rows[0]);
+        for row in &self.rows {
+            let count = row.count(keys)?;
+            if count > largest.0 {
+                largest = (count, row);
+            }
+        }
+        Ok(largest)
+    }
+
+    /// Returns the same for a range in which each row has two entries at most.
     fn among_few(&self, keys: KeyRange, bytes: u64) -> Result<Option<Place>> {
         let mut entries = Vec::new();
         for row in &self.rows {
@@ -278,9 +295,9 @@ impl Buffer for Matrix {
     }
 
     fn flush_bytes(&self) -> u64 {
-        // The last group may be nearly empty.
+        // An entry with its slot takes up to a quarter more than the node of a small delete.
         let memtable = self.shared.options.front.memtable_bytes;
-        memtable + memtable / 8
+        memtable + memtable / 4
     }
 
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
