@@ -81,8 +81,8 @@ pub struct BenchConfig {
     /// The pool's cap; `None` derives it from `num` and the sizes, or keeps the cap of a database
     /// that is used as it is.
     pub pool_bytes: Option<u64>,
-    /// The directory of level 0, by itself or in the database's directory; `None`: with the other
-    /// files. RocksDB has its log there too.
+    /// A separate directory for level 0, absolute or relative to the database's. RocksDB keeps its
+    /// log there too. `None`: level 0 is among the other files.
     pub level0: Option<PathBuf>,
     /// The size of level 0, in bytes: it is compacted from half of it on, and writers wait at the
     /// whole of it. `None`: as usual.
@@ -425,13 +425,13 @@ pub(crate) fn buffer_settings(options: &Options) -> Option<String> {
         let off: Vec<_> = off.map(|(name, _)| format!("no {name}")).collect();
         return (!off.is_empty()).then(|| off.join(", "));
     }
-    let has_buffer = design.keeps_data_in_pool();
+    let is_elastic = design.buffer() == Some("elastic");
     let is_usual = levels == default.buffer.levels && threads == 0;
     let plural = |count: u64, one: &str| match count {
         1 => format!("1 {one}"),
         n => format!("{n} {one}s"),
     };
-    (has_buffer && !is_usual).then(|| {
+    (is_elastic && !is_usual).then(|| {
         let levels = plural(u64::from(levels), "level");
         format!("{levels}, {}", plural(threads as u64, "merge thread"))
     })

@@ -60,7 +60,7 @@ pub(crate) fn level0_settings(leveled: &LeveledOptions) -> String {
     let usual = LeveledOptions::default();
     let mut line = String::new();
     if leveled.level0_dir.is_some() {
-        line.push_str(", level 0 by itself");
+        line.push_str(", level 0 in its own directory");
     }
     if (leveled.runs_compact, leveled.runs_stop) != (usual.runs_compact, usual.runs_stop) {
         let (from, to) = (leveled.runs_compact, leveled.runs_stop);

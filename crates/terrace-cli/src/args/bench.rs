@@ -167,8 +167,8 @@ pub(crate) struct BenchArgs {
     /// Whether level 1 is as large as the pool, "true" or "false", in matrixkv [default: true].
     #[arg(long, value_name = "BOOL")]
     pub(crate) flattened: Option<bool>,
-    /// The directory of level 0, in leveled and rocksdb, possibly on another device; relative: in
-    /// the database's directory. RocksDB has its log there too.
+    /// A separate directory for level 0, in leveled and rocksdb, absolute or relative to the
+    /// database's directory. RocksDB keeps its log there too.
     #[arg(long, value_name = "PATH")]
     pub(crate) level0: Option<PathBuf>,
     /// The size at which level 0 stops writers, in leveled and rocksdb; it is compacted from half

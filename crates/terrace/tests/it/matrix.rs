@@ -99,3 +99,50 @@ fn drains(db: &Db) -> u64 {
     let drains = jobs.iter().find(|job| job.kind == "drain");
     drains.map_or(0, |job| job.count)
 }
+
+/// Returns a store in which columns are merged with level 1.
+fn of_columns(folder: &std::path::Path) -> Db {
+    let mut options = settings::small_of(Design::MatrixKv, Medium::Dax);
+    options.background.workers = Workers::Manual;
+    options.pool.size_bytes = 4 << 20;
+    options.buffer.matrix.flattened = true;
+    Db::open(folder, options).unwrap()
+}
+
+/// Rows that share no key leave in columns of the usual size, though each has all keys of its part.
+#[test]
+fn rows_without_common_keys_leave_in_columns() {
+    let folder = scratch().unwrap();
+    let db = of_columns(folder.path());
+    for n in 0..1800u32 {
+        db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+    }
+    let before = drains(&db);
+    db.drain().unwrap();
+    let count = drains(&db) - before;
+    // A column has a 32nd of the pool at most, 128 KiB, of 1.8 MiB.
+    assert!(count >= 14, "{count} drains");
+    assert_eq!(all(&db).len(), 1800);
+}
+
+/// Of rows with nothing but a range delete, no more of level 1 is rewritten than it reaches.
+#[test]
+fn a_range_delete_alone_does_not_rewrite_level_1() {
+    let folder = scratch().unwrap();
+    let db = of_columns(folder.path());
+    for n in 0..1500u32 {
+        db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+    }
+    db.drain().unwrap();
+    let before = db.metrics().table_file_bytes;
+    db.delete_range(700u32.to_be_bytes()..705u32.to_be_bytes())
+        .unwrap();
+    db.drain().unwrap();
+    let written = db.metrics().table_file_bytes - before;
+    let all_bytes: u64 = db.metrics().files.iter().map(|level| level.bytes).sum();
+    assert!(
+        written < all_bytes / 8,
+        "{written} bytes written for five keys of {all_bytes} bytes"
+    );
+    assert_eq!(all(&db).len(), 1495);
+}

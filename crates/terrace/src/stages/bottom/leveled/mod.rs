@@ -282,7 +282,7 @@ impl Inner {
         let options = &self.shared.options;
         let mut quarter = options.pool.size_bytes / 4;
         if let Some(columns) = self.columns {
-            // As much of the first level is merged with it. Its space comes back by itself.
+            // Each column frees its space; about half of it is entries, the rest tables.
             return quarter.min(columns.most / 2);
         }
         if options.pool.path.is_none() {

@@ -138,15 +138,13 @@ impl Sized for Compactor {
     }
 
     fn key_after(&self, from: Option<&Place>, bytes: u64) -> Result<Option<Place>> {
-        let rest = KeyRange {
+        let mut keys = KeyRange {
             from: from.cloned(),
             to: None,
         };
-        let all = self.bytes(&rest)?;
-        if all <= bytes {
+        if self.bytes(&keys)? <= bytes {
             return Ok(None);
         }
-        let mut keys = rest;
         // BOUND: the range ends before the second key of the largest row after each iteration but
         // the last, so that each row is the largest at most once.
         loop {
@@ -269,8 +267,8 @@ impl Matrix {
         }
     }
 
-    /// Returns the rows of a compactor without the keys up to the end of a column, and the changes
-    /// of the manifest.
+    /// Returns the rows of a compactor without the keys up to the end of a column, and the manifest
+    /// changes that record it.
     fn after(rows: &[Arc<Row>], keys: &KeyRange) -> Result<(Vec<Arc<Row>>, Vec<Change>)> {
         let Some(place) = &keys.to else {
             let removed = rows.iter().map(|row| row.removed());
