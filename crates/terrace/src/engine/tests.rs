@@ -201,3 +201,33 @@ fn the_reserve_follows_the_largest_table() {
         "{more} for {largest}"
     );
 }
+
+/// Deletes in memory are flushed even if no piece of the pool is as long as a memtable: otherwise
+/// they free nothing, and no caller can do anything about it.
+#[test]
+fn deletes_are_flushed_into_short_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = crate::testing::small_options();
+    options.design = Some(Design::MioDb);
+    options.front.memtable_bytes = 40 << 10;
+    let db = Db::open(folder.path(), options).unwrap();
+    for n in 0..30u32 {
+        db.put(n.to_be_bytes(), vec![1; 900]).unwrap();
+    }
+    db.drain().unwrap();
+    for n in 0..30u32 {
+        db.delete(n.to_be_bytes()).unwrap();
+    }
+    let pool = &db.engine().shared.pool;
+    let pieces: Vec<_> = std::iter::from_fn(|| pool.alloc(16 << 10).ok()).collect();
+    let (kept, freed): (Vec<_>, Vec<_>) =
+        (pieces.into_iter().enumerate()).partition(|(at, _)| at % 2 == 0);
+    drop(freed);
+    assert!(pool.usage().free > 500 << 10 && pool.usage().largest_free < 40 << 10);
+    db.flush().unwrap();
+    db.delete([1]).unwrap();
+    db.flush().unwrap();
+    drop(kept);
+    db.drain().unwrap();
+    assert_eq!(db.iter().unwrap().count(), 0);
+}

@@ -46,19 +46,36 @@ impl WalMemtable {
     pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
         let usual = || Size::usual(&self.shared, batch);
         let small = || Size::on_reserve(&self.shared, batch);
+        let takes_least = size != SpareSize::Usual && batch.is_none_or(Batch::deletes_many);
         let (size, or) = match size {
             SpareSize::Usual => (usual(), None),
             SpareSize::Small => (small(), None),
             SpareSize::UsualOrSmall => (usual(), Some(small())),
         };
-        let spare = new_memtable(
-            &self.shared,
-            &self.log_files,
-            &self.arenas,
-            self.anchor.as_ref(),
-            size,
-            or,
-        )?;
+        let make = |size, or| {
+            let anchor = self.anchor.as_ref();
+            new_memtable(
+                &self.shared,
+                &self.log_files,
+                &self.arenas,
+                anchor,
+                size,
+                or,
+            )
+        };
+        let spare = match make(size, or) {
+            // All pieces of the pool may be too short for it. Without a fresh memtable the deletes
+            // in the active one would free nothing, and no other caller could either.
+            Err(e)
+                if takes_least
+                    && e.kind() == ErrorKind::Full
+                    && is_of_pool(&e)
+                    && self.shared.pool_outlives() =>
+            {
+                make(Size::least().on(Row::Ranges), None)?
+            }
+            made => made?,
+        };
         spare.populate(0, spare.bump.capacity());
         spare.prefault_extents(&self.shared.pool);
         Ok(spare)
