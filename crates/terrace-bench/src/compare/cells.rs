@@ -34,6 +34,9 @@ pub enum Measure {
     /// Bytes written per byte that users wrote, since the last fresh database.
     #[serde(rename = "write_amp")]
     WriteAmp,
+    /// Bytes written to files per byte that users wrote, since the last fresh database.
+    #[serde(rename = "write_amp_files")]
+    WriteAmpFiles,
     /// Seconds in which writers were stalled, for all reasons.
     #[serde(rename = "stalls")]
     Stalls,
@@ -103,7 +106,7 @@ impl Measure {
             Measure::FlushMean => Kind::Time(1e-3),
             Measure::Stalls | Measure::FlushTotal | Measure::Cpu => Kind::Time(1.0),
             Measure::Recovery | Measure::Seconds => Kind::Time(1.0),
-            Measure::WriteAmp => Kind::Times,
+            Measure::WriteAmp | Measure::WriteAmpFiles => Kind::Times,
             Measure::Space | Measure::PoolPeak => Kind::Bytes,
         }
     }
@@ -250,7 +253,7 @@ impl Sample {
         // Stalls and writes are counted for a whole phase, so a part has none.
         let is_part = phase.name.starts_with(' ');
         match measure {
-            Measure::WriteAmp | Measure::Stalls if is_part => None,
+            Measure::WriteAmp | Measure::WriteAmpFiles | Measure::Stalls if is_part => None,
             Measure::PoolPeak => phase.space.pool_peak_bytes.map(|bytes| bytes as f64),
             Measure::FlushMean => phase.flushes.and_then(|flushes| flushes.mean_ms()),
             Measure::FlushTotal => phase.flushes.map(|flushes| flushes.seconds),
@@ -265,6 +268,7 @@ impl Sample {
                 let bytes = written.pool_bytes + written.file_bytes;
                 (written.user_bytes > 0).then(|| bytes as f64 / written.user_bytes as f64)
             }
+            Measure::WriteAmpFiles => self.written.write_amp_files,
             Measure::Stalls => {
                 let seconds = |sum, stall: &StallReport| sum + stall.seconds;
                 latency.map(|_| phase.stalls.iter().fold(0.0, seconds))

@@ -128,6 +128,9 @@ pub fn program_id() -> std::io::Result<String> {
 /// The placeholder in a setting for the size of the run's values in bytes.
 pub(super) const VALUE_SIZE: &str = "{value_size}";
 
+/// Options that are on by default, so that both of their values are written.
+const SWITCHES: [&str; 3] = ["hints", "columns", "flattened"];
+
 /// Returns a setting as arguments of the command line, one for each value of a list; `None` if its
 /// type is unsupported.
 pub(super) fn argument(name: &str, value: &Value) -> Option<Vec<String>> {
@@ -136,6 +139,7 @@ pub(super) fn argument(name: &str, value: &Value) -> Option<Vec<String>> {
         Value::String(text) => vec![option, text.clone()],
         Value::Integer(number) => vec![option, number.to_string()],
         Value::Float(number) => vec![option, number.to_string()],
+        Value::Boolean(on) if SWITCHES.contains(&name) => vec![option, on.to_string()],
         Value::Boolean(true) => vec![option],
         Value::Boolean(false) => Vec::new(),
         Value::Array(values) => {

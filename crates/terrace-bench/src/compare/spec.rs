@@ -76,10 +76,23 @@ impl Comparison {
         comparison.check_fields(&source)?;
         comparison.check_paper(&source)?;
         let shared = [&comparison.settings, &comparison.terrace];
-        let stores = comparison.store.iter().map(|s| &s.get_ref().settings);
         let workloads = comparison.workload.iter().map(|w| &w.get_ref().settings);
-        for settings in shared.into_iter().chain(stores).chain(workloads) {
-            check_settings(&source, settings, check)?;
+        for settings in shared.into_iter().chain(workloads) {
+            check_settings(&source, settings, &[], check)?;
+        }
+        for store in comparison.store.iter().map(|store| store.get_ref()) {
+            // Stores that this build does not contain are not run.
+            if let Some(kind) = store.kind().ok().filter(|kind| kind.is_built()) {
+                let mut beside = vec!["--store".to_string(), kind.to_string()];
+                let design = store.settings.get("design").map(|design| design.get_ref());
+                beside.extend(
+                    design
+                        .and_then(|design| argument("design", design))
+                        .into_iter()
+                        .flatten(),
+                );
+                check_settings(&source, &store.settings, &beside, check)?;
+            }
         }
         comparison.check_runs(&source, check)?;
         Ok(comparison)
@@ -241,9 +254,11 @@ fn check_name<'a>(
     Ok(())
 }
 
+/// Checks each setting alone, next to the arguments `beside` that decide which ones there are.
 fn check_settings(
     source: &Source<'_>,
     settings: &Settings,
+    beside: &[String],
     check: Check<'_>,
 ) -> Result<(), BenchError> {
     for (name, value) in settings {
@@ -257,10 +272,9 @@ fn check_settings(
             return Err(source.error(at, what));
         };
         // Any size shows whether the setting parses.
-        let arguments: Vec<String> = arguments
-            .iter()
-            .map(|text| text.replace(VALUE_SIZE, "1"))
-            .collect();
+        let arguments = arguments.iter().map(|text| text.replace(VALUE_SIZE, "1"));
+        let beside = beside.iter().filter(|_| name != "design").cloned();
+        let arguments: Vec<String> = beside.chain(arguments).collect();
         check(&arguments).map_err(|what| source.error(at, what))?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::sync::Arc;
 
-use terrace::{Durability, Options, Prefault};
+use terrace::{Durability, Options, Prefault, Workers};
 use terrace_bench::results::{End, Phase, Record, RunId, VERSION};
 use terrace_bench::{
     BenchConfig, Properties, Step, StoreKind, Trace, properties_of, run, run_and_show, victim,
@@ -100,6 +100,9 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
     matrix.columns = args.columns.unwrap_or(matrix.columns);
     matrix.flattened = args.flattened.unwrap_or(matrix.flattened);
     options.buffer.levels = args.levels.unwrap_or(options.buffer.levels);
+    if let Some(workers) = args.workers {
+        options.background.workers = Workers::Threads(usize::from(workers));
+    }
     let merge_threads = &mut options.background.merge_threads;
     *merge_threads = args.merge_threads.unwrap_or(*merge_threads);
     if args.sync {
@@ -242,6 +245,7 @@ fn check_options_of(kind: StoreKind, args: &BenchArgs, store: &StoreArgs) -> Res
         ("--prefault", store.prefault.is_some()),
         ("--emulate", store.emulate.is_some()),
         ("--levels", args.levels.is_some()),
+        ("--workers", args.workers.is_some()),
         ("--merge-threads", args.merge_threads.is_some()),
         ("--hints", args.hints.is_some()),
         ("--columns", args.columns.is_some()),

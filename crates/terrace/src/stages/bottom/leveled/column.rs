@@ -8,7 +8,8 @@
 //!
 //! A column cannot share a table with a compaction. If one has its first table, the column waits
 //! for that one, and meanwhile no table from its start on is chosen because the level is too large:
-//! so a round always ends.
+//! so a round always ends. It rarely has to wait, since compactions of the level choose the tables
+//! that columns reach last.
 //!
 //! While a column is merged, level 0 stays where it is: an ingest may bring it keys that lie
 //! between the tables that the column has.
@@ -89,6 +90,7 @@ impl Columns for Leveled {
             false => bounds,
         };
         let (mut busy, version) = self.inner.choosing();
+        busy.swept = from.cloned();
         let inside = || -> Result<Option<KeyRange>> {
             let to = rows.key_after(from, bounds.most)?;
             Ok(Some(sized(from, to, rows)?.0))

@@ -58,7 +58,7 @@ use crate::error::Result;
 use crate::metrics::{FileLevelMetrics, Metrics};
 use crate::options::LeveledOptions;
 use crate::parts::cache::{FileCache, Pin};
-use crate::parts::key::KeyRange;
+use crate::parts::key::{KeyRange, Place};
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, Fragments, RangeSet};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
@@ -172,6 +172,8 @@ struct Busy {
     /// Whether a column is being merged with the first level. It has keys between the tables there
     /// too, so nothing else may bring any down meanwhile.
     has_column: bool,
+    /// The place where the last column began, or `None` for the first key or without columns.
+    swept: Option<Place>,
     /// The rest of the keys, from the start of a column that waits for a table, and its number.
     awaited: Option<(KeyRange, u64)>,
     /// Ranges that are to be moved down, while a caller waits for them.
@@ -214,6 +216,7 @@ impl Inner {
             narrow: narrow::Narrow::default(),
             hidden: hidden::Candidates::default(),
             has_column: false,
+            swept: None,
             awaited: None,
             requests: Vec::new(),
         };

@@ -16,7 +16,6 @@ use super::version::{Table, Version};
 use super::{Busy, Inner, LeveledOptions};
 use super::{level0, narrow};
 use crate::parts::expiry::Millis;
-use crate::parts::key::KeyRange;
 use crate::stages::Urgency;
 use crate::types::SeqNo;
 
@@ -152,12 +151,11 @@ impl Inner {
             let compaction = match level {
                 0 => level0(busy),
                 _ => {
-                    let next = &busy.next[level];
-                    let awaited = busy.awaited.as_ref();
-                    let awaited = awaited
-                        .filter(|(_, number)| level == base && busy.numbers.contains(number))
-                        .map(|(keys, _)| keys);
-                    pick_table(&version, level, next, &busy.numbers, awaited)
+                    let columns = level == base && self.columns.is_some();
+                    match columns {
+                        true => pick_left(&version, level, busy),
+                        false => pick_table(&version, level, &busy.next[level], &busy.numbers),
+                    }
                 }
             };
             if let Some(compaction) = compaction {
@@ -242,16 +240,26 @@ fn pick_table(
     level: usize,
     next: &Option<(u32, Vec<u8>)>,
     busy: &Numbers,
-    awaited: Option<&KeyRange>,
 ) -> Option<Compaction> {
-    let run = version.level(level);
+    let tables = &version.level(level).tables;
     let start = next.as_ref().map_or(0, |(keyspace, key)| {
-        run.tables
-            .partition_point(|t| t.first() <= (*keyspace, key.as_slice()))
+        tables.partition_point(|t| t.first() <= (*keyspace, key.as_slice()))
     });
-    let order = (start..run.tables.len()).chain(0..start.min(run.tables.len()));
-    order
-        .map(|at| &run.tables[at])
-        .filter(|table| awaited.is_none_or(|keys| !table.is_in(keys)))
-        .find_map(|table| pick_one(version, table, level + 1, busy))
+    let mut order = tables[start..].iter().chain(&tables[..start]);
+    order.find_map(|table| pick_one(version, table, level + 1, busy))
+}
+
+/// Picks a table of the level that columns are merged with: that which they reach last, so that
+/// they do not have to wait for it. Tables that a waiting column is going to reach are left to it.
+fn pick_left(version: &Version, level: usize, busy: &Busy) -> Option<Compaction> {
+    let tables = &version.level(level).tables;
+    let swept = tables.partition_point(|table| table.is_before(busy.swept.as_ref()));
+    let (passed, ahead) = tables.split_at(swept);
+    let awaited = busy.awaited.as_ref();
+    let awaited = awaited.filter(|(_, number)| busy.numbers.contains(number));
+    let is_free = |table: &&Table| awaited.is_none_or(|(keys, _)| !table.is_in(keys));
+    let mut order = (passed.iter().rev())
+        .chain(ahead.iter().rev())
+        .filter(is_free);
+    order.find_map(|table| pick_one(version, table, level + 1, &busy.numbers))
 }

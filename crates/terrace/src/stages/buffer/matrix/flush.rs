@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrace_media::AllocError;
 
 use super::Rows;
-use super::layout::ENTRY_BYTES;
+use super::layout::{Common, ENTRY_BYTES};
 use super::row::{Row, State};
 use super::writer::{Numbers, Writer};
 use crate::error::{Error, Result};
@@ -123,10 +123,12 @@ impl Job for Flush {
         if self.writing.is_none() {
             let mut cursor = (sealed.open)();
             cursor.hold();
+            let common = common_start(&mut *cursor)?;
             cursor.seek(&Target::first_of(0, &[]))?;
             cursor.release();
             let size = (sealed.entries, sealed.bytes);
-            let writer = Writer::new(&self.shared, sealed.id, size, self.rows.newest());
+            let newest = self.rows.newest();
+            let writer = Writer::new(&self.shared, sealed.id, size, common, newest);
             self.writing = Some((writer, cursor));
         }
         match self.write(&mut sealed)? {
@@ -144,6 +146,26 @@ impl Job for Flush {
             }
         }
     }
+}
+
+/// Returns the common start of the keys in the first keyspace of a memtable.
+fn common_start(cursor: &mut dyn Cursor) -> Result<Common> {
+    cursor.seek(&Target::first_of(0, &[]))?;
+    let Some(first) = cursor.entry()? else {
+        return Ok(Common::default());
+    };
+    let (keyspace, first) = (first.keyspace, first.key.to_vec());
+    let mut last = first.clone();
+    cursor.seek_before(&Target::first_of(keyspace + 1, &[]), 0)?;
+    // BOUND: the few entries by which the cursor may be too far back.
+    while let Some(entry) = cursor.entry()?
+        && entry.keyspace == keyspace
+    {
+        last.clear();
+        last.extend_from_slice(entry.key);
+        cursor.advance()?;
+    }
+    Ok(Common::of(keyspace, &first, &last))
 }
 
 /// Names a row, and shows it.
@@ -194,11 +216,21 @@ pub(super) fn build(
 ) -> Result<Box<dyn Job>> {
     let lengths = batch.payload.iter();
     let (mut entries, mut bytes) = (0, 0);
+    let (mut first, mut last) = (None, None);
     for entry in lengths {
+        let first = *first.get_or_insert((entry.keyspace, entry.key));
+        if entry.keyspace == first.0 {
+            last = Some(entry.key);
+        }
         entries += 1;
         bytes += (ENTRY_BYTES + entry.key.len() + entry.value.len()) as u64;
     }
-    let mut writer = Writer::new(shared, shared.next_id(), (entries, bytes), rows.newest());
+    let common = match (first, last) {
+        (Some((keyspace, first)), Some(last)) => Common::of(keyspace, first, last),
+        _ => Common::default(),
+    };
+    let size = (entries, bytes);
+    let mut writer = Writer::new(shared, shared.next_id(), size, common, rows.newest());
     for entry in batch.payload.iter() {
         let (expiry, bytes) = match entry.kind == EntryKind::PutExpiring as u8 {
             true => expiring::decode(entry.value, 0)?,

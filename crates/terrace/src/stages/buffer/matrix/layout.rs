@@ -40,13 +40,16 @@
 //! |  8 |    8 | row id      |                                                              |
 //! | 16 |    8 | entries     | their number                                                 |
 //! | 24 |    8 | older       | the id of the row that the forward pointers are for, or 0    |
-//! | 32 |   24 | zero        |                                                              |
+//! | 32 |    4 | keyspace    | of the common start                                          |
+//! | 36 |    1 | common size | at most 19                                                   |
+//! | 37 |   19 | common      | the start of all keys of that keyspace, padded with zeros    |
 //! | 56 |    4 | slots check | crc32c of the slots                                          |
 //! | 60 |    4 | checksum    | crc32c of bytes 0..60                                        |
 //!
 //! | at | size | field    | of a slot                                                           |
 //! |----|------|----------|---------------------------------------------------------------------|
-//! |  0 |    8 | front    | the first bytes of the key as a number, padded with zeros           |
+//! |  0 |    8 | front    | the bytes of the key after the common start, the first eight, as a  |
+//! |    |      |          | big-endian number, padded with zeros                                |
 //! |  8 |    4 | keyspace |                                                                     |
 //! | 12 |    4 | group    | the number of the group                                             |
 //! | 16 |    4 | offset   | of the entry from the start of the group                            |
@@ -80,7 +83,10 @@ const GROUP_MAGIC: [u8; 4] = *b"TMXG";
 const ARRAY_MAGIC: [u8; 4] = *b"TMXA";
 const VERSION: u32 = 1;
 const CRC_AT: usize = 60;
+const COMMON_AT: usize = 37;
 const SLOTS_CRC_AT: usize = 56;
+/// The longest common start that is recorded.
+const COMMON_MAX: usize = SLOTS_CRC_AT - COMMON_AT;
 /// More groups than any row has.
 const GROUPS_MAX: u64 = 1 << 20;
 const _: () = assert!(CRC_AT + 4 == HEADER_BYTES, "the checksum ends the headers");
@@ -145,6 +151,66 @@ impl GroupHeader {
     }
 }
 
+/// The start that all keys of one keyspace in a row have in common. Fronts are of the bytes after
+/// it: otherwise a search among keys like "user:000001" would have to read each one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Common {
+    keyspace: u32,
+    len: u8,
+    bytes: [u8; COMMON_MAX],
+}
+
+impl Common {
+    /// Returns the common start of all keys between two of a keyspace.
+    pub(super) fn of(keyspace: u32, first: &[u8], last: &[u8]) -> Common {
+        let both = first.iter().zip(last).take(COMMON_MAX);
+        let len = both.take_while(|(a, b)| a == b).count();
+        let mut bytes = [0; COMMON_MAX];
+        bytes[..len].copy_from_slice(&first[..len]);
+        Common {
+            keyspace,
+            len: len as u8,
+            bytes,
+        }
+    }
+
+    /// Returns the front of a key of the row; `None` if it lacks the common start.
+    pub(super) fn front(&self, keyspace: u32, key: &[u8]) -> Option<u64> {
+        let front = self.front_of_target(keyspace, key);
+        front.others.is_eq().then_some(front.front)
+    }
+
+    /// Returns the front of a key that may be in the row.
+    #[inline]
+    pub(super) fn front_of_target(&self, keyspace: u32, key: &[u8]) -> Front {
+        let start = match keyspace == self.keyspace {
+            true => &self.bytes[..usize::from(self.len).min(COMMON_MAX)],
+            false => &[],
+        };
+        match key.strip_prefix(start) {
+            Some(rest) => Front {
+                keyspace,
+                others: Ordering::Equal,
+                front: key_front(rest),
+            },
+            None => Front {
+                keyspace,
+                others: start.cmp(key),
+                front: 0,
+            },
+        }
+    }
+}
+
+/// The part of a key that slots are compared with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Front {
+    keyspace: u32,
+    /// How the keys of the row compare with the key, if it does not have their common start.
+    others: Ordering,
+    front: u64,
+}
+
 /// The header of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ArrayHeader {
@@ -152,6 +218,7 @@ pub(super) struct ArrayHeader {
     pub(super) entries: u64,
     /// The id of the row that the forward pointers are for, or 0.
     pub(super) older: u64,
+    pub(super) common: Common,
     pub(super) slots_crc: u32,
 }
 
@@ -160,19 +227,33 @@ impl ArrayHeader {
         let mut bytes = [0; HEADER_BYTES];
         bytes[16..24].copy_from_slice(&self.entries.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.older.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.common.keyspace.to_le_bytes());
+        bytes[36] = self.common.len;
+        bytes[COMMON_AT..SLOTS_CRC_AT].copy_from_slice(&self.common.bytes);
         bytes[SLOTS_CRC_AT..CRC_AT].copy_from_slice(&self.slots_crc.to_le_bytes());
         seal(bytes, ARRAY_MAGIC, self.id)
     }
 
     pub(super) fn decode(bytes: &[u8], off: u64) -> Result<ArrayHeader, DecodeError> {
         let (id, mut r) = unseal("array header of a row", bytes, off, ARRAY_MAGIC)?;
-        let (entries, older) = (r.u64()?, r.u64()?);
-        r.bytes(SLOTS_CRC_AT - 32)?;
+        let (entries, older, keyspace) = (r.u64()?, r.u64()?, r.u32()?);
+        let start = r.clone();
+        let len = r.u8()?;
+        if usize::from(len) > COMMON_MAX {
+            return Err(start.refuse("a common start of at most 19 bytes", len.to_string()));
+        }
+        let bytes = r.bytes(COMMON_MAX)?.first_chunk();
+        let common = Common {
+            keyspace,
+            len,
+            bytes: *bytes.unwrap_or(&[0; COMMON_MAX]),
+        };
         let slots_crc = r.u32()?;
         Ok(ArrayHeader {
             id,
             entries,
             older,
+            common,
             slots_crc,
         })
     }
@@ -217,20 +298,11 @@ impl Slot {
 
     /// Compares the part of the sort key that is in the slot.
     #[inline]
-    pub(super) fn compare(&self, keyspace: u32, front: u64) -> Ordering {
-        let keyspaces = self.keyspace.cmp(&keyspace);
-        keyspaces.then_with(|| self.front.cmp(&front))
-    }
-
-    /// Returns the slot of an entry.
-    pub(super) fn of(keyspace: u32, key: &[u8], (group, offset): (u32, u32), forward: u32) -> Slot {
-        Slot {
-            front: key_front(key),
-            keyspace,
-            group,
-            offset,
-            forward,
-        }
+    pub(super) fn compare(&self, front: Front) -> Ordering {
+        let keyspaces = self.keyspace.cmp(&front.keyspace);
+        keyspaces
+            .then(front.others)
+            .then_with(|| self.front.cmp(&front.front))
     }
 }
 
@@ -493,5 +565,59 @@ impl Item for RowMeta {
         fields.extend(self.spans().into_iter().map(|span| ("extent", span.into())));
         fields.extend(self.drained.iter().map(|place| ("drained", place.into())));
         fields
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fronts after a common start order keys as the keys themselves do, for keys in the row and
+    /// for others, or leave them equal.
+    #[test]
+    fn fronts_order_as_keys_do() {
+        let keys: [&[u8]; 9] = [
+            b"",
+            b"a",
+            b"user",
+            b"user:",
+            b"user:0",
+            b"user:00000001",
+            b"user:00000002",
+            b"user;",
+            b"v",
+        ];
+        let rows: [&[&[u8]]; 4] = [&keys[3..7], &keys[5..7], &keys[..], &keys[4..5]];
+        for row in rows {
+            let common = Common::of(7, row[0], row[row.len() - 1]);
+            for (keyspace, key) in row
+                .iter()
+                .map(|key| (7, *key))
+                .chain([(6, row[0]), (8, row[0])])
+            {
+                let slot = Slot {
+                    front: common.front(keyspace, key).unwrap(),
+                    keyspace,
+                    group: 0,
+                    offset: 0,
+                    forward: 0,
+                };
+                for target in keys {
+                    let found = slot.compare(common.front_of_target(7, target));
+                    let order = (keyspace, key).cmp(&(7, target));
+                    assert!(
+                        found == order || found.is_eq(),
+                        "{key:?}, {target:?}: {found:?}"
+                    );
+                    assert!(
+                        found.is_ne() || order.is_eq() || key.len() > 8,
+                        "{key:?}, {target:?}"
+                    );
+                }
+            }
+        }
+        let common = Common::of(7, b"user:1", b"user:2");
+        assert_eq!(common.front(7, b"use"), None);
+        assert_eq!(Common::of(0, &[7; 40], &[7; 40]).len, 19);
     }
 }

@@ -329,7 +329,7 @@ impl Buffer for Matrix {
         let seq_last = draining[0].meta.seqs.1;
         let above = &rows[..rows.len() - draining.len()];
         let survival = self.shared.survival();
-        let newer = Newer::new(&self.rows, survival, above, draining.clone());
+        let newer = Newer::new(&self.rows, survival, above, &draining);
         let (left, mut changes) = Matrix::after(&draining, &keys)?;
         failpoint!(ColumnEarly => {
             rows.retain(|row| !draining.iter().any(|old| old.meta.id == row.meta.id));

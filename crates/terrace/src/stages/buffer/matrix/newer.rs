@@ -3,6 +3,7 @@
 //! What is hidden is not drained, and its log is not needed any more. So if the pool is memory, the
 //! entries that hide it must be in logs that were synced when the row was made.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Rows;
@@ -19,8 +20,19 @@ pub(super) const ASKED_MAX: usize = 32;
 pub(super) struct Newer {
     all: Arc<Rows>,
     survival: Survival,
-    rows: Vec<Arc<Row>>,
-    drained: Vec<Arc<Row>>,
+    rows: Vec<Near>,
+    drained: Vec<Near>,
+}
+
+/// A row, and the index at which the last search in it ended: keys come in order, so that the next
+/// one ends close to it.
+struct Near(Arc<Row>, Cell<u64>);
+
+impl Near {
+    fn all(rows: &[Arc<Row>]) -> Vec<Near> {
+        let near = |row: &Arc<Row>| Near(Arc::clone(row), Cell::new(row.bounds().0));
+        rows.iter().map(near).collect()
+    }
 }
 
 impl Newer {
@@ -29,13 +41,13 @@ impl Newer {
         all: &Arc<Rows>,
         survival: Survival,
         rows: &[Arc<Row>],
-        drained: Vec<Arc<Row>>,
+        drained: &[Arc<Row>],
     ) -> Newer {
         Newer {
             all: Arc::clone(all),
             survival,
-            rows: hiding(survival, rows, ASKED_MAX).to_vec(),
-            drained,
+            rows: Near::all(hiding(survival, rows, ASKED_MAX)),
+            drained: Near::all(drained),
         }
     }
 }
@@ -47,10 +59,12 @@ fn hiding(survival: Survival, rows: &[Arc<Row>], asked_max: usize) -> &[Arc<Row>
     &rows[from.max(rows.len().saturating_sub(asked_max))..]
 }
 
-fn newest_in(rows: &[Arc<Row>], target: &Target<'_>) -> Result<Option<SeqNo>> {
-    for row in rows {
-        if let Some(seq) = row.newest_version(target)? {
-            return Ok(Some(seq));
+fn newest_in(rows: &[Near], target: &Target<'_>) -> Result<Option<SeqNo>> {
+    for Near(row, near) in rows {
+        let at = row.position_near(target, near.get())?;
+        near.set(at);
+        if let Some(entry) = row.entry_with_key(at, target.keyspace, target.key)? {
+            return Ok(Some(entry.view.seq));
         }
     }
     Ok(None)
@@ -84,20 +98,21 @@ impl NewerVersions for Newer {
 
     fn count_between(&self, from: &Target<'_>, to: &Target<'_>) -> Result<u64> {
         let rows = self.rows.iter().chain(&self.drained);
-        let count = |row: &Arc<Row>| row.approximate(from, to);
+        let count = |Near(row, _): &Near| row.approximate(from, to);
         rows.map(|row| Ok(count(row)?.0)).sum()
     }
 
     fn seq_max(&self) -> SeqNo {
-        self.rows.first().map_or(0, |row| row.meta.seqs.1)
+        self.rows.first().map_or(0, |Near(row, _)| row.meta.seqs.1)
     }
 
     fn look_again(&mut self) -> bool {
-        let last = self.drained.first().map_or(0, |row| row.meta.seqs.1);
+        let last = (self.drained.first()).map_or(0, |Near(row, _)| row.meta.seqs.1);
         let all = self.all.0.lock();
         let newer = &all[..all.partition_point(|row| row.meta.seqs.1 > last)];
-        let rows = hiding(self.survival, newer, usize::MAX).to_vec();
-        let is_new = rows.first().map(|h| h.meta.id) != self.rows.first().map(|h| h.meta.id);
+        let rows = Near::all(hiding(self.survival, newer, usize::MAX));
+        let newest = |rows: &[Near]| rows.first().map(|Near(row, _)| row.meta.id);
+        let is_new = newest(&rows) != newest(&self.rows);
         self.rows = rows;
         is_new
     }

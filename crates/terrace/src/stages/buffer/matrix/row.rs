@@ -7,13 +7,14 @@ use parking_lot::Mutex;
 use terrace_media::{Extent, prefetch};
 
 use super::layout::{
-    ArrayHeader, ENTRY_BYTES, Entry, GroupHeader, HEADER_BYTES, ROW, RowMeta, SLOT_BYTES, Slot,
+    ArrayHeader, Common, ENTRY_BYTES, Entry, Front, GroupHeader, HEADER_BYTES, ROW, RowMeta,
+    SLOT_BYTES, Slot,
 };
 use crate::error::{Error, Result};
 use crate::parts::codec::{self, DecodeError};
 use crate::parts::expiry::Value;
 use crate::parts::iter::{Cursor, EntryView};
-use crate::parts::key::{KeyRange, Place, Target, key_front};
+use crate::parts::key::{KeyRange, Place, Target};
 use crate::parts::manifest::Change;
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::ranges::{LateKeys, Newer, SeqBound};
@@ -29,6 +30,7 @@ pub(super) struct Row {
     array: Arc<Extent>,
     /// The id of the row that the forward pointers are for, or 0.
     pub(super) older: u64,
+    common: Common,
     slots_crc: u32,
     /// The index of the first entry that is not drained.
     from: u64,
@@ -86,6 +88,7 @@ impl Row {
         }
         let mut row = Row {
             older: header.older,
+            common: header.common,
             slots_crc: header.slots_crc,
             groups,
             array,
@@ -131,6 +134,7 @@ impl Row {
             groups: self.groups[left..].to_vec(),
             array: Arc::clone(&self.array),
             older: self.older,
+            common: self.common,
             slots_crc: self.slots_crc,
             from,
             late: self.late.clone(),
@@ -210,16 +214,22 @@ impl Row {
         self.entry_of(&self.slot(index)?)
     }
 
-    /// Compares the entry at an index with a target whose key has the front `front`.
+    /// Returns the front of a key for comparisons with entries of this row.
+    #[inline]
+    pub(super) fn front_of(&self, target: &Target<'_>) -> Front {
+        self.common.front_of_target(target.keyspace, target.key)
+    }
+
+    /// Compares the entry at an index with a target, whose front for this row is `front`.
     #[inline]
     pub(super) fn compare(
         &self,
         index: u64,
         target: &Target<'_>,
-        front: u64,
+        front: Front,
     ) -> Result<Ordering, DecodeError> {
         let slot = self.slot(index)?;
-        match slot.compare(target.keyspace, front) {
+        match slot.compare(front) {
             Ordering::Equal => Ok(self.entry_of(&slot)?.compare(target)),
             order => Ok(order),
         }
@@ -237,7 +247,7 @@ impl Row {
         target: &Target<'_>,
         (mut low, mut high): (u64, u64),
     ) -> Result<u64, DecodeError> {
-        let front = key_front(target.key);
+        let front = self.front_of(target);
         // BOUND: the range halves.
         while low < high {
             let middle = low + (high - low) / 2;
@@ -252,6 +262,28 @@ impl Row {
     /// Returns the index of the first entry not before `target`.
     pub(super) fn position(&self, target: &Target<'_>) -> Result<u64, DecodeError> {
         self.position_in(target, self.bounds())
+    }
+
+    /// Returns the index of the first entry not before `target`, searched from the index `near` on.
+    /// Cheap if it is close to that.
+    pub(super) fn position_near(&self, target: &Target<'_>, near: u64) -> Result<u64, DecodeError> {
+        let (from, entries) = self.bounds();
+        let front = self.front_of(target);
+        let (mut low, mut step) = (near.clamp(from, entries), 1);
+        if low > from && self.compare(low - 1, target, front)?.is_ge() {
+            return self.position_in(target, (from, low - 1));
+        }
+        // BOUND: the step doubles.
+        loop {
+            let high = low.saturating_add(step);
+            if high >= entries {
+                return self.position_in(target, (low, entries));
+            }
+            if self.compare(high - 1, target, front)?.is_ge() {
+                return self.position_in(target, (low, high - 1));
+            }
+            (low, step) = (high, 2 * step);
+        }
     }
 
     /// Returns the index of the first entry that is not drained.
@@ -293,15 +325,27 @@ impl Row {
         Ok((low <= high).then_some((low, high)))
     }
 
-    /// Returns the number of the newest version of the target's key up to the target's own.
-    pub(super) fn newest_version(&self, target: &Target<'_>) -> Result<Option<SeqNo>> {
-        let at = self.position(target)?;
-        if at == self.meta.entries {
+    /// Returns the entry at an index if it has this key. Its front in the array shows for most
+    /// others that they do not, without a cache miss for the entry.
+    #[inline]
+    pub(super) fn entry_with_key(
+        &self,
+        index: u64,
+        keyspace: u32,
+        key: &[u8],
+    ) -> Result<Option<Entry<'_>>, DecodeError> {
+        if index >= self.meta.entries {
             return Ok(None);
         }
-        let entry = self.entry(at)?.view;
-        let found = (entry.keyspace, entry.key) == (target.keyspace, target.key);
-        Ok(found.then_some(entry.seq))
+        let slot = self.slot(index)?;
+        if slot
+            .compare(self.common.front_of_target(keyspace, key))
+            .is_ne()
+        {
+            return Ok(None);
+        }
+        let entry = self.entry_of(&slot)?;
+        Ok(((entry.view.keyspace, entry.view.key) == (keyspace, key)).then_some(entry))
     }
 
     /// Returns the index of the first range delete; they follow all other entries.
@@ -407,7 +451,7 @@ impl Row {
             if index > self.from && self.entry(index - 1)?.compare(&view.target()).is_ge() {
                 return Err(wrong("ascending keys"));
             }
-            if slot.compare(view.keyspace, key_front(view.key)).is_ne() {
+            if slot.compare(self.front_of(&view.target())).is_ne() {
                 return Err(wrong("the fronts of its keys"));
             }
             if slot.forward < std::mem::replace(&mut forward, slot.forward) {

@@ -4,12 +4,13 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::layout::Front;
 use super::row::{Row, RowCursor};
 use crate::error::{Error, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::expiry::Value;
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
-use crate::parts::key::{Target, key_front};
+use crate::parts::key::Target;
 use crate::parts::ranges::Newer;
 use crate::stages::{Census, Lookup, Probe, ReadStats, Source};
 use crate::types::SeqNo;
@@ -45,19 +46,19 @@ fn position(
 
 /// Returns the indexes of the first entries not before a target, searching the rows in turns.
 fn positions_by_turns(rows: &[Arc<Row>], target: &Target<'_>) -> Result<Vec<u64>, DecodeError> {
-    let front = key_front(target.key);
-    let mut bounds: Vec<(u64, u64)> = rows.iter().map(|row| row.bounds()).collect();
+    let bounds_of = |row: &Arc<Row>| (row.bounds(), row.front_of(target));
+    let mut bounds: Vec<((u64, u64), Front)> = rows.iter().map(bounds_of).collect();
     let middle = |(low, high): (u64, u64)| low + (high - low) / 2;
     let mut open = true;
     // BOUND: each range halves.
     while open {
         open = false;
-        for (row, bounds) in rows.iter().zip(&mut bounds) {
+        for (row, (bounds, front)) in rows.iter().zip(&mut bounds) {
             if bounds.0 == bounds.1 {
                 continue;
             }
             let at = middle(*bounds);
-            match row.compare(at, target, front)? {
+            match row.compare(at, target, *front)? {
                 Ordering::Less => bounds.0 = at + 1,
                 _ => bounds.1 = at,
             }
@@ -67,18 +68,14 @@ fn positions_by_turns(rows: &[Arc<Row>], target: &Target<'_>) -> Result<Vec<u64>
             }
         }
     }
-    Ok(bounds.into_iter().map(|(low, _)| low).collect())
+    Ok(bounds.into_iter().map(|((low, _), _)| low).collect())
 }
 
 /// Returns the entry at an index, if it is of the probe's key.
 fn found(row: &Row, at: u64, probe: &Probe<'_>) -> Result<Option<Lookup>> {
-    if at == row.entries() {
+    let Some(entry) = row.entry_with_key(at, probe.keyspace, probe.key)? else {
         return Ok(None);
-    }
-    let entry = row.entry(at)?;
-    if (entry.view.keyspace, entry.view.key) != (probe.keyspace, probe.key) {
-        return Ok(None);
-    }
+    };
     let found = Lookup::of(entry.view.kind, entry.view.seq, entry.checked_value()?);
     let unknown = || Error::corruption(format!("row {} has an unknown kind", row.meta.id));
     found.ok_or_else(unknown).map(Some)

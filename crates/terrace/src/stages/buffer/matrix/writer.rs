@@ -6,8 +6,8 @@ use std::sync::Arc;
 use terrace_media::{AllocError, Extent, Purpose};
 
 use super::layout::{
-    ArrayHeader, ENTRY_BYTES, GroupHeader, GroupMeta, HEADER_BYTES, RowMeta, SLOT_BYTES, Slot,
-    put_entry,
+    ArrayHeader, Common, ENTRY_BYTES, GroupHeader, GroupMeta, HEADER_BYTES, RowMeta, SLOT_BYTES,
+    Slot, put_entry,
 };
 use super::row::{Row, State};
 use crate::canary::failpoint;
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::{self, DecodeError};
 use crate::parts::expiry::Value;
 use crate::parts::iter::EntryView;
-use crate::parts::key::{Target, key_front};
+use crate::parts::key::Target;
 use crate::parts::ranges::LateKeys;
 use crate::stages::Shared;
 use crate::types::SeqNo;
@@ -40,6 +40,7 @@ pub(super) struct Writer {
     current: Option<(Arc<Extent>, u64)>,
     pending: Vec<u8>,
     slots: Vec<u8>,
+    common: Common,
     bytes: u64,
     /// The next older row, and the index of its first entry at or after the last key. `None` once
     /// its forward pointers are complete, or given up.
@@ -58,11 +59,13 @@ pub(super) struct Numbers {
 }
 
 impl Writer {
-    /// Begins a row of about `bytes` with `entries` entries. `older` is the newest row so far.
+    /// Begins a row of about `bytes` with `entries` entries, whose keys have this `common` start.
+    /// `older` is the newest row so far.
     pub(super) fn new(
         shared: &Arc<Shared>,
         id: u64,
         (entries, bytes): (u64, u64),
+        common: Common,
         older: Option<Arc<Row>>,
     ) -> Writer {
         let slots = entries * SLOT_BYTES as u64 + 2 * HEADER_BYTES as u64;
@@ -80,6 +83,7 @@ impl Writer {
             current: None,
             pending: Vec::new(),
             slots: Vec::new(),
+            common,
             bytes: 0,
             older_id: older.as_ref().map_or(0, |(row, _)| row.meta.id),
             older,
@@ -125,9 +129,20 @@ impl Writer {
                 0
             }
         };
+        let Some(front) = self.common.front(entry.keyspace, entry.key) else {
+            return Err(Error::corruption(
+                "a key of a memtable is outside of the keys that it begins and ends with",
+            ));
+        };
         let before = self.pending.len();
         put_entry(&mut self.pending, entry, value);
-        let slot = Slot::of(entry.keyspace, entry.key, (number, at as u32), forward);
+        let slot = Slot {
+            front,
+            keyspace: entry.keyspace,
+            group: number,
+            offset: at as u32,
+            forward,
+        };
         self.slots.extend_from_slice(&slot.encode());
         self.bytes += (self.pending.len() - before + SLOT_BYTES) as u64;
         Ok(self.pending.len())
@@ -138,7 +153,7 @@ impl Writer {
         let Some((older, at)) = &mut self.older else {
             return Ok(0);
         };
-        let front = key_front(key.key);
+        let front = older.front_of(key);
         // BOUND: the keys ascend, so each entry is passed once.
         while *at < older.entries() && older.compare(*at, key, front)? == Ordering::Less {
             *at += 1;
@@ -218,6 +233,7 @@ impl Writer {
             id: self.id,
             entries: self.entries(),
             older: self.older_id,
+            common: self.common,
             slots_crc: codec::checksum(&self.slots),
         };
         let last = self.groups.last().map(|(extent, _)| extent);
