@@ -29,7 +29,8 @@ impl FileSettings {
     pub(crate) fn of(options: &Options) -> Option<FileSettings> {
         let leveled = &options.bottom.leveled;
         let design = options.design_of_new();
-        let flattened = design.buffer() == Some("matrix") && options.buffer.matrix.flattened;
+        let in_pool = options.pool.path.is_some() && design.buffer() == Some("matrix");
+        let flattened = in_pool && options.buffer.matrix.flattened;
         design.keeps_table_files().then(|| FileSettings {
             table_bytes: leveled.table_bytes,
             level1_bytes: match flattened {

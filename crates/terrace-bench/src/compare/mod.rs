@@ -41,7 +41,7 @@ pub use paper::{Names, Pair, Paper, PaperValue, Than};
 pub use plan::{Run, program_id, runs};
 pub use scale::Scale;
 pub use size::Size;
-pub use spec::Check;
+pub use spec::{Check, Checked};
 
 pub(crate) use summary::{with_spread, words};
 
@@ -177,7 +177,7 @@ pub fn compare(task: &Task<'_>) -> Result<Outcome, BenchError> {
     if !left.is_empty() {
         let phases = left.iter().map(|run| phases_of(comparison, run));
         warm::check(comparison.warm_memory.0, phases.max().unwrap_or(0))?;
-        let bytes = |run: &&Run| (task.check)(&run.args).unwrap_or(0);
+        let bytes = |run: &&Run| (task.check)(&run.args, Checked::Run).unwrap_or(0);
         let most = left.iter().map(bytes).max().unwrap_or(0);
         let pools = task.pool_mount.as_deref();
         let places = Places {
@@ -233,18 +233,25 @@ impl Places {
 
     /// Fails if there is no space for a run that may take `bytes` on one mount.
     fn check_room(&self, run: &Run, bytes: u64) -> Result<(), String> {
-        let at = run.args.iter().position(|arg| arg == "--pool-size");
-        let size = at.and_then(|at| run.args.get(at + 1));
-        let pool = match &self.pools {
-            Some(pools) => {
-                let pool = size.and_then(|size| units::parse_bytes(size).ok());
-                // Without a size it follows from the data, and so is part of the bytes.
-                let pool = pool.unwrap_or(bytes).min(bytes);
-                pools.check_room(pool)?;
-                if size.is_some() { pool } else { 0 }
-            }
-            None => 0,
+        let value = |option: &str| {
+            let at = run.args.iter().position(|arg| arg == option)?;
+            run.args.get(at + 1)
         };
+        let size = |option: &str| value(option).and_then(|size| units::parse_bytes(size).ok());
+        let Some(pools) = &self.pools else {
+            return self.mount.check_room(bytes);
+        };
+        let is_terrace = value("--store").is_none_or(|store| store == StoreKind::Terrace.name());
+        // Without a size it follows from the data, and so is part of the bytes.
+        let sized = size("--pool-size").map(|pool| pool.min(bytes));
+        let pool = match is_terrace {
+            true => sized.unwrap_or(bytes),
+            false => 0,
+        };
+        // A compaction of level 0 keeps its files until it ends, while flushes add others.
+        let level0 = value("--level0").map_or(0, |_| size("--level0-size").unwrap_or(bytes));
+        pools.check_room(pool.saturating_add(level0.saturating_mul(2)))?;
+        let pool = sized.filter(|_| is_terrace).unwrap_or(0);
         self.mount.check_room(bytes - pool)
     }
 
@@ -278,7 +285,8 @@ fn one(
         bar.set_message(format!("{} (touching memory)", title(run)));
     }
     let mut warm = WarmMemory::hold(warm_bytes, phases);
-    let room = (task.check)(&run.args).and_then(|bytes| places.check_room(run, bytes));
+    let room =
+        (task.check)(&run.args, Checked::Run).and_then(|bytes| places.check_room(run, bytes));
     let ended = match room {
         Err(what) => Ended::Failed("it was not started".to_string(), what),
         Ok(()) => {

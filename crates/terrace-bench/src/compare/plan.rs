@@ -128,7 +128,7 @@ pub fn program_id() -> std::io::Result<String> {
 /// The placeholder in a setting for the size of the run's values in bytes.
 pub(super) const VALUE_SIZE: &str = "{value_size}";
 
-/// Options that are on by default, so that both of their values are written.
+/// Options that take "true" or "false", since they are on by default.
 const SWITCHES: [&str; 3] = ["hints", "columns", "flattened"];
 
 /// Returns a setting as arguments of the command line, one for each value of a list; `None` if its
@@ -178,7 +178,7 @@ settings = { threads = 3 }
 "#;
 
     fn plan(text: &str, program: &str) -> Vec<Run> {
-        let comparison = Comparison::parse(Path::new("f.toml"), text, &|_| Ok(0));
+        let comparison = Comparison::parse(Path::new("f.toml"), text, &|_, _| Ok(0));
         runs(&comparison.expect("a comparison"), program)
     }
 

@@ -133,7 +133,7 @@ than = { data_size = "128MiB" }
 "#;
 
     fn plan(text: &str, scale: &str) -> (Comparison, Vec<String>) {
-        let comparison = Comparison::parse(Path::new("f.toml"), text, &|_| Ok(0));
+        let comparison = Comparison::parse(Path::new("f.toml"), text, &|_, _| Ok(0));
         let mut comparison = comparison.expect("a comparison");
         let scale = scale.parse().expect("a scale");
         comparison.shrink(&scale).expect("it can be scaled down");
@@ -163,7 +163,8 @@ than = { data_size = "128MiB" }
         ] {
             assert!(lines[1].contains(part), "{part} in {}", lines[1]);
         }
-        let whole = Comparison::parse(Path::new("f.toml"), FILE, &|_| Ok(0)).expect("a comparison");
+        let whole =
+            Comparison::parse(Path::new("f.toml"), FILE, &|_, _| Ok(0)).expect("a comparison");
         let hashes = |comparison: &Comparison| -> Vec<String> {
             let runs = runs(comparison, "").into_iter();
             runs.map(|run| run.planned.hash).collect()
@@ -185,7 +186,7 @@ than = { data_size = "128MiB" }
             assert!(problem.contains("write one as 1/64"), "{problem}");
         }
         let text = FILE.replace("reads = 6400", "reads = \"many\"");
-        let comparison = Comparison::parse(Path::new("f.toml"), &text, &|_| Ok(0));
+        let comparison = Comparison::parse(Path::new("f.toml"), &text, &|_, _| Ok(0));
         let scale = "1/2".parse().expect("a scale");
         let problem = comparison.expect("a comparison").shrink(&scale);
         assert!(problem.is_err_and(|e| e.contains("reads must be")));

@@ -31,9 +31,18 @@ const RESERVED: [(&str, &str); 12] = [
     ("read-only", "omit it"),
 ];
 
-/// A check of one run's arguments by the parser of the command line. Returns the bytes that the run
-/// may need on its mount, or an error.
-pub type Check<'a> = &'a dyn Fn(&[String]) -> Result<u64, String>;
+/// A check of arguments by the parser of the command line. Returns the bytes that a run may need on
+/// its mount, or an error.
+pub type Check<'a> = &'a dyn Fn(&[String], Checked) -> Result<u64, String>;
+
+/// The arguments that are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checked {
+    /// Those of one setting, whose meaning may depend on others.
+    Setting,
+    /// All of a run.
+    Run,
+}
 
 /// A file with its text, so that errors can name a line.
 struct Source<'a> {
@@ -76,23 +85,10 @@ impl Comparison {
         comparison.check_fields(&source)?;
         comparison.check_paper(&source)?;
         let shared = [&comparison.settings, &comparison.terrace];
+        let stores = comparison.store.iter().map(|s| &s.get_ref().settings);
         let workloads = comparison.workload.iter().map(|w| &w.get_ref().settings);
-        for settings in shared.into_iter().chain(workloads) {
-            check_settings(&source, settings, &[], check)?;
-        }
-        for store in comparison.store.iter().map(|store| store.get_ref()) {
-            // Stores that this build does not contain are not run.
-            if let Some(kind) = store.kind().ok().filter(|kind| kind.is_built()) {
-                let mut beside = vec!["--store".to_string(), kind.to_string()];
-                let design = store.settings.get("design").map(|design| design.get_ref());
-                beside.extend(
-                    design
-                        .and_then(|design| argument("design", design))
-                        .into_iter()
-                        .flatten(),
-                );
-                check_settings(&source, &store.settings, &beside, check)?;
-            }
+        for settings in shared.into_iter().chain(stores).chain(workloads) {
+            check_settings(&source, settings, check)?;
         }
         comparison.check_runs(&source, check)?;
         Ok(comparison)
@@ -228,7 +224,7 @@ impl Comparison {
             let store = &self.store[run.store];
             // Stores that this build does not contain are not run.
             if store.get_ref().kind().is_ok_and(StoreKind::is_built) {
-                check(&run.args).map_err(|what| {
+                check(&run.args, Checked::Run).map_err(|what| {
                     let (name, workload) = (&run.planned.store, &run.planned.workload);
                     let at = Some(store.span().start);
                     source.error(at, format_args!("{name} with {workload}: {what}"))
@@ -254,11 +250,9 @@ fn check_name<'a>(
     Ok(())
 }
 
-/// Checks each setting alone, next to the arguments `beside` that decide which ones there are.
 fn check_settings(
     source: &Source<'_>,
     settings: &Settings,
-    beside: &[String],
     check: Check<'_>,
 ) -> Result<(), BenchError> {
     for (name, value) in settings {
@@ -273,9 +267,8 @@ fn check_settings(
         };
         // Any size shows whether the setting parses.
         let arguments = arguments.iter().map(|text| text.replace(VALUE_SIZE, "1"));
-        let beside = beside.iter().filter(|_| name != "design").cloned();
-        let arguments: Vec<String> = beside.chain(arguments).collect();
-        check(&arguments).map_err(|what| source.error(at, what))?;
+        let arguments: Vec<String> = arguments.collect();
+        check(&arguments, Checked::Setting).map_err(|what| source.error(at, what))?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ fn folder() -> PathBuf {
 
 fn fixed() -> (Comparison, Outcome) {
     let path = folder().join("stores.toml");
-    let comparison = Comparison::read(&path, &|_| Ok(0)).expect("the comparison");
+    let comparison = Comparison::read(&path, &|_, _| Ok(0)).expect("the comparison");
     let results = read(&folder().join("stores.jsonl")).expect("the results");
     let found = outcome_of_any(&comparison, &results.records);
     (comparison, found)
@@ -149,7 +149,7 @@ fn stores_with_results_are_not_absent() {
     let made = tempfile::tempdir().expect("a temporary directory");
     let path = made.path().join("stores.toml");
     fs::write(&path, text).expect("a file");
-    let comparison = Comparison::read(&path, &|_| Ok(0)).expect("the comparison");
+    let comparison = Comparison::read(&path, &|_, _| Ok(0)).expect("the comparison");
     let results = read(&folder().join("stores.jsonl")).expect("the results");
     let absent = |records: &[Record]| {
         let found = outcome_of_any(&comparison, records);

@@ -71,7 +71,7 @@ note = "waits for Matrix"
 "#;
 
 fn comparison(text: &str) -> Comparison {
-    Comparison::parse(Path::new("f.toml"), text, &|_| Ok(0)).expect("a comparison")
+    Comparison::parse(Path::new("f.toml"), text, &|_, _| Ok(0)).expect("a comparison")
 }
 
 /// Returns results of all runs of `comparison`: in each repeat the store is twice as fast as the
@@ -388,7 +388,7 @@ fn wrong_figures_are_explained() {
     ] {
         assert!(FILE.contains(from), "{from}");
         let text = FILE.replacen(from, to, 1);
-        let found = Comparison::parse(Path::new("f.toml"), &text, &|_| Ok(0));
+        let found = Comparison::parse(Path::new("f.toml"), &text, &|_, _| Ok(0));
         let problem = found.expect_err(to).to_string();
         assert!(problem.contains(said), "{said}: {problem}");
         assert!(problem.contains("f.toml:"), "{problem}");

@@ -152,8 +152,8 @@ pub(crate) struct BenchArgs {
     /// Levels of the elastic buffer, 1 to 32, in designs that have one [default: 8].
     #[arg(long, value_name = "COUNT")]
     pub(crate) levels: Option<u32>,
-    /// Threads for background work other than flushes, 1 to 12 [default: one for each two cores, one
-    /// more if a buffer drains to files].
+    /// Threads for background work other than flushes, 1 to 12 [default: one for each two cores,
+    /// and one more if a buffer drains to files].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=12))]
     pub(crate) workers: Option<u8>,
     /// Threads that only merge tables of the elastic buffer, 0 to 11; at most one is used for each

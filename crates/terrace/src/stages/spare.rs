@@ -21,9 +21,10 @@ pub(crate) trait Spares {
 pub(crate) enum SpareSize {
     /// The size in the options.
     Usual,
-    /// A small one for deletes only, whose log may be on the reserve.
+    /// A small one for deletes only, whose log may be on the reserve. In the pool the smallest one,
+    /// if no batch waits for it and all free pieces are too short for the small one.
     Small,
-    /// The usual one, or a small one if the disk of its log has no space for it.
+    /// The usual one, or a small one if the place of its log has no space for it.
     UsualOrSmall,
 }
 

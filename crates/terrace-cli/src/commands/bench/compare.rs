@@ -7,7 +7,10 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use terrace_bench::compare::{Comparison, Outcome, Scale, Task, absent, compare as carry_out};
+
+use terrace_bench::compare::{
+    Checked, Comparison, Outcome, Scale, Task, absent, compare as carry_out,
+};
 use terrace_bench::compare::{outcome_of_any, program_id, runs};
 use terrace_bench::{page, results};
 
@@ -147,9 +150,8 @@ fn report_folder(file: &Path, given: &Option<PathBuf>) -> PathBuf {
     given.clone().unwrap_or_else(|| file.with_file_name(name))
 }
 
-/// Checks the arguments of a run against the command line; returns the bytes that it may need, or
-/// an error.
-pub(super) fn check(arguments: &[String]) -> Result<u64, String> {
+/// Checks arguments against the command line; returns the bytes that a run may need, or an error.
+pub(super) fn check(arguments: &[String], checked: Checked) -> Result<u64, String> {
     let start = ["terrace", "bench"].map(String::from);
     let cli = Cli::try_parse_from(start.iter().chain(arguments)).map_err(|e| {
         // The first paragraph is the error; the usage after it is of the command line.
@@ -163,6 +165,9 @@ pub(super) fn check(arguments: &[String]) -> Result<u64, String> {
     };
     if args.command.is_some() {
         return Err("only options of terrace bench can be settings".to_string());
+    }
+    if checked == Checked::Setting {
+        return Ok(0);
     }
     let config = super::config(args, &cli.store).map_err(|e| e.to_string())?;
     if config.store.is_built() {

@@ -17,8 +17,8 @@
 use std::sync::Arc;
 
 use super::source::RunCursor;
-use super::version::{Run, Table};
-use super::{Inner, Leveled, pick};
+use super::version::{Run, Table, Version};
+use super::{Busy, Inner, Leveled, pick};
 use crate::error::Result;
 use crate::parts::iter::Cursor as _;
 use crate::parts::key::{KeyRange, Place, Target};
@@ -80,6 +80,26 @@ impl Columns for Leveled {
         let Some(bounds) = self.inner.columns else {
             return Ok(sized(from, None, rows)?.0.into());
         };
+        let (mut busy, version) = self.inner.choosing();
+        let keys = self.column(bounds, from, rows, &version, &mut busy)?;
+        // The last column is followed by the first one of the next round.
+        let is_last = keys.as_ref().is_some_and(|keys| keys.to.is_none());
+        let reached = from.filter(|_| !is_last).cloned().unwrap_or_default();
+        busy.swept = (bounds.most < u64::MAX).then_some(reached);
+        Ok(keys)
+    }
+}
+
+impl Leveled {
+    /// Returns the keys of a column, or `None` while its first table is busy.
+    fn column(
+        &self,
+        bounds: ColumnBytes,
+        from: Option<&Place>,
+        rows: &dyn Rows,
+        version: &Version,
+        busy: &mut Busy,
+    ) -> Result<Option<KeyRange>> {
         // On a full disk a column is as narrow as possible: it needs the space of the tables that
         // it replaces, and the reserve has the space of one.
         let bounds = match self.inner.shared.reserve.is_tight() {
@@ -89,8 +109,6 @@ impl Columns for Leveled {
             },
             false => bounds,
         };
-        let (mut busy, version) = self.inner.choosing();
-        busy.swept = from.cloned();
         let inside = || -> Result<Option<KeyRange>> {
             let to = rows.key_after(from, bounds.most)?;
             Ok(Some(sized(from, to, rows)?.0))
@@ -104,7 +122,7 @@ impl Columns for Leveled {
         if rest.1 == 0 {
             return Ok(Some(rest.0));
         }
-        let (base, _) = pick::targets(&version, &self.inner.store.options);
+        let (base, _) = pick::targets(version, &self.inner.store.options);
         let tables = &version.level(base).tables;
         let first = tables.partition_point(|table| table.is_before(from));
         let mut below = 0u64;

@@ -172,7 +172,7 @@ struct Busy {
     /// Whether a column is being merged with the first level. It has keys between the tables there
     /// too, so nothing else may bring any down meanwhile.
     has_column: bool,
-    /// The place where the last column began, or `None` for the first key or without columns.
+    /// The place that the columns have reached; `None` if drains are not in columns.
     swept: Option<Place>,
     /// The rest of the keys, from the start of a column that waits for a table, and its number.
     awaited: Option<(KeyRange, u64)>,

@@ -16,6 +16,7 @@ use super::version::{Table, Version};
 use super::{Busy, Inner, LeveledOptions};
 use super::{level0, narrow};
 use crate::parts::expiry::Millis;
+use crate::parts::key::{KeyRange, Place};
 use crate::stages::Urgency;
 use crate::types::SeqNo;
 
@@ -151,11 +152,12 @@ impl Inner {
             let compaction = match level {
                 0 => level0(busy),
                 _ => {
-                    let columns = level == base && self.columns.is_some();
-                    match columns {
-                        true => pick_left(&version, level, busy),
-                        false => pick_table(&version, level, &busy.next[level], &busy.numbers),
-                    }
+                    let swept = busy.swept.as_ref().filter(|_| level == base);
+                    let awaited = busy.awaited.as_ref();
+                    let awaited = awaited
+                        .filter(|(_, number)| level == base && busy.numbers.contains(number))
+                        .map(|(keys, _)| keys);
+                    pick_table(&version, level, swept, awaited, busy)
                 }
             };
             if let Some(compaction) = compaction {
@@ -233,33 +235,31 @@ fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Opti
     Some(Compaction::one(to, table, lower))
 }
 
-/// Picks a table in a circle, from the key where the last compaction of the level ended; it and the
-/// tables that it overlaps below must be free.
+/// Picks a table; it and the tables that it overlaps below must be free. On the level that columns
+/// are merged with, this is the table that they reach last, so that they do not have to wait for
+/// it; on others the next one in a circle, from the key where the last compaction of the level
+/// ended. Tables that a waiting column is going to reach are left to it.
 fn pick_table(
     version: &Version,
     level: usize,
-    next: &Option<(u32, Vec<u8>)>,
-    busy: &Numbers,
+    swept: Option<&Place>,
+    awaited: Option<&KeyRange>,
+    busy: &Busy,
 ) -> Option<Compaction> {
     let tables = &version.level(level).tables;
-    let start = next.as_ref().map_or(0, |(keyspace, key)| {
-        tables.partition_point(|t| t.first() <= (*keyspace, key.as_slice()))
-    });
-    let mut order = tables[start..].iter().chain(&tables[..start]);
-    order.find_map(|table| pick_one(version, table, level + 1, busy))
-}
-
-/// Picks a table of the level that columns are merged with: that which they reach last, so that
-/// they do not have to wait for it. Tables that a waiting column is going to reach are left to it.
-fn pick_left(version: &Version, level: usize, busy: &Busy) -> Option<Compaction> {
-    let tables = &version.level(level).tables;
-    let swept = tables.partition_point(|table| table.is_before(busy.swept.as_ref()));
-    let (passed, ahead) = tables.split_at(swept);
-    let awaited = busy.awaited.as_ref();
-    let awaited = awaited.filter(|(_, number)| busy.numbers.contains(number));
-    let is_free = |table: &&Table| awaited.is_none_or(|(keys, _)| !table.is_in(keys));
-    let mut order = (passed.iter().rev())
-        .chain(ahead.iter().rev())
-        .filter(is_free);
+    let order: Vec<&Table> = match (swept, &busy.next[level]) {
+        (Some(place), _) => {
+            let (passed, ahead) =
+                tables.split_at(tables.partition_point(|t| t.is_before(Some(place))));
+            passed.iter().rev().chain(ahead.iter().rev()).collect()
+        }
+        (None, Some((keyspace, key))) => {
+            let start = tables.partition_point(|t| t.first() <= (*keyspace, key.as_slice()));
+            tables[start..].iter().chain(&tables[..start]).collect()
+        }
+        (None, None) => tables.iter().collect(),
+    };
+    let is_free = |table: &&Table| awaited.is_none_or(|keys| !table.is_in(keys));
+    let mut order = order.into_iter().filter(is_free);
     order.find_map(|table| pick_one(version, table, level + 1, &busy.numbers))
 }

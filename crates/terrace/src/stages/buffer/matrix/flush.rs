@@ -151,12 +151,14 @@ impl Job for Flush {
 /// Returns the common start of the keys in the first keyspace of a memtable.
 fn common_start(cursor: &mut dyn Cursor) -> Result<Common> {
     cursor.seek(&Target::first_of(0, &[]))?;
-    let Some(first) = cursor.entry()? else {
+    let first = cursor.entry()?;
+    let first = first.and_then(|it| Some((it.keyspace, it.keyspace.checked_add(1)?, it.key)));
+    let Some((keyspace, next, first)) = first else {
         return Ok(Common::default());
     };
-    let (keyspace, first) = (first.keyspace, first.key.to_vec());
+    let first = first.to_vec();
     let mut last = first.clone();
-    cursor.seek_before(&Target::first_of(keyspace + 1, &[]), 0)?;
+    cursor.seek_before(&Target::first_of(next, &[]), 0)?;
     // BOUND: the few entries by which the cursor may be too far back.
     while let Some(entry) = cursor.entry()?
         && entry.keyspace == keyspace

@@ -152,7 +152,8 @@ impl GroupHeader {
 }
 
 /// The start that all keys of one keyspace in a row have in common. Fronts are of the bytes after
-/// it: otherwise a search among keys like "user:000001" would have to read each one.
+/// it: otherwise a search among keys like "user:000001" would have to read an entry for each
+/// comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Common {
     keyspace: u32,

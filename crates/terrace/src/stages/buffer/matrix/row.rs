@@ -264,8 +264,8 @@ impl Row {
         self.position_in(target, self.bounds())
     }
 
-    /// Returns the index of the first entry not before `target`, searched from the index `near` on.
-    /// Cheap if it is close to that.
+    /// Returns the index of the first entry not before `target`, searched outwards from the index
+    /// `near`: cheap if it is close to that.
     pub(super) fn position_near(&self, target: &Target<'_>, near: u64) -> Result<u64, DecodeError> {
         let (from, entries) = self.bounds();
         let front = self.front_of(target);
@@ -325,8 +325,8 @@ impl Row {
         Ok((low <= high).then_some((low, high)))
     }
 
-    /// Returns the entry at an index if it has this key. Its front in the array shows for most
-    /// others that they do not, without a cache miss for the entry.
+    /// Returns the entry at an index if it has this key. For most other entries the front in the
+    /// array shows that they have not, without a cache miss for the entry.
     #[inline]
     pub(super) fn entry_with_key(
         &self,

@@ -131,7 +131,7 @@ impl Writer {
         };
         let Some(front) = self.common.front(entry.keyspace, entry.key) else {
             return Err(Error::corruption(
-                "a key of a memtable is outside of the keys that it begins and ends with",
+                "keys of a memtable are not in order; run \"terrace verify\"",
             ));
         };
         let before = self.pending.len();

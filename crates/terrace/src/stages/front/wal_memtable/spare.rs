@@ -46,7 +46,7 @@ impl WalMemtable {
     pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
         let usual = || Size::usual(&self.shared, batch);
         let small = || Size::on_reserve(&self.shared, batch);
-        let takes_least = size != SpareSize::Usual && batch.is_none_or(Batch::deletes_many);
+        let or_small = size != SpareSize::Usual;
         let (size, or) = match size {
             SpareSize::Usual => (usual(), None),
             SpareSize::Small => (small(), None),
@@ -67,7 +67,8 @@ impl WalMemtable {
             // All pieces of the pool may be too short for it. Without a fresh memtable the deletes
             // in the active one would free nothing, and no other caller could either.
             Err(e)
-                if takes_least
+                if batch.is_none()
+                    && or_small
                     && e.kind() == ErrorKind::Full
                     && is_of_pool(&e)
                     && self.shared.pool_outlives() =>
