@@ -146,3 +146,61 @@ fn a_range_delete_alone_does_not_rewrite_level_1() {
     );
     assert_eq!(all(&db).len(), 1495);
 }
+
+/// Values that are a little longer than half of a group of pages do not leave the other half empty.
+/// The common start of keys is found in any order of writes, and keys beside it are too.
+#[test]
+fn rows_waste_no_pages() {
+    let folder = scratch().unwrap();
+    let mut options = settings::small_of(Design::MatrixKv, Medium::Dax);
+    options.background.workers = Workers::Manual;
+    options.front.memtable_bytes = 2 << 20;
+    options.pool.size_bytes = 64 << 20;
+    let db = Db::open(folder.path(), options).unwrap();
+    let key = |n: u32| format!("a start that all keys have in common: {n:08}");
+    for n in (0..50).rev() {
+        db.put(key(n), vec![n as u8; 70_000]).unwrap();
+    }
+    db.flush().unwrap();
+    let levels = db.metrics().levels;
+    let bytes: u64 = levels.iter().map(|level| level.bytes).sum();
+    assert!(bytes < 50 * 70_000 / 4 * 5, "{levels:?}");
+    assert_eq!(db.iter().unwrap().count(), 50);
+    for n in 0..50 {
+        assert_eq!(db.get(key(n)).unwrap(), Some(vec![n as u8; 70_000]));
+    }
+    for absent in [
+        "",
+        "a",
+        "a start",
+        "b",
+        "a start that all keys have in common: ",
+        "zzz",
+    ] {
+        assert_eq!(db.get(absent).unwrap(), None, "{absent}");
+        let first = db.range(absent.to_string()..).unwrap().next();
+        let first = first.map(|item| item.unwrap().key().to_vec());
+        let expected = (absent <= key(0).as_str()).then(|| key(0).into_bytes());
+        assert_eq!(first, expected, "{absent}");
+    }
+}
+
+/// Flushes of single entries do not pile up rows, each of which every read would search.
+#[test]
+fn small_rows_leave_before_they_are_many() {
+    let folder = scratch().unwrap();
+    let mut options = settings::small_of(Design::MatrixKv, Medium::Dax);
+    options.background.workers = Workers::Manual;
+    options.pool.size_bytes = 64 << 20;
+    let db = Db::open(folder.path(), options).unwrap();
+    for n in 0..1000u32 {
+        db.put(n.to_be_bytes(), b"value").unwrap();
+        db.flush().unwrap();
+        while db.step(0).unwrap() {}
+        let rows: u64 = (db.metrics().levels.iter())
+            .map(|level| level.table_count)
+            .sum();
+        assert!(rows < 256, "{rows} rows after {n} flushes");
+    }
+    assert_eq!(db.iter().unwrap().count(), 1000);
+}

@@ -239,7 +239,7 @@ fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Opti
 /// are merged with, this is the table that they reach last, so that they do not have to wait for
 /// it; on others the next one in a circle, from the key where the last compaction of the level
 /// ended. Tables that a waiting column is going to reach are left to it.
-fn pick_table(
+pub(super) fn pick_table(
     version: &Version,
     level: usize,
     swept: Option<&Place>,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use terrace_media::{FileSystem, OsFs};
 
 use super::level0;
-use super::pick::{debt, targets};
+use super::pick::{debt, pick_table, targets};
 use super::version::{Table, Version};
-use super::{LeveledOptions, TableStore};
+use super::{Busy, LeveledOptions, TableStore};
 use crate::options::{MIB, Options};
+use crate::parts::key::{KeyRange, Place};
 use crate::parts::memory::Memory;
 use crate::parts::sstable::FileMeta;
 use crate::stages::Folder;
@@ -233,4 +234,40 @@ fn a_run_that_is_not_cut_stays_above() {
     // Never a newer run without an older one below it.
     assert_eq!(numbers_of_piece(&version, 39, &[1]), [2]);
     assert_eq!(numbers_of_piece(&version, 9, &[]), [2]);
+}
+
+/// Compactions of the level that columns are merged with take the tables that these reach last, and
+/// none that a waiting column is going to reach.
+#[test]
+fn tables_that_columns_reach_last_go_first() {
+    let store = store();
+    let tables: Vec<Table> = (1..=6).map(|n| table(&store, n, 1, 100)).collect();
+    let version = Version::of(6, &tables);
+    let place = |n: u64| (1, n.to_be_bytes().to_vec());
+    let taken = |swept: Option<&Place>, awaited: Option<&KeyRange>, busy: &Busy| -> Vec<u64> {
+        let mut busy = Busy {
+            numbers: busy.numbers.clone(),
+            next: vec![Some(place(3)); 7],
+            ..Busy::default()
+        };
+        std::iter::from_fn(|| {
+            let found = pick_table(&version, 1, swept, awaited, &busy)?;
+            let number = found.upper[0].tables[0].number();
+            busy.numbers.insert(number);
+            Some(number)
+        })
+        .collect()
+    };
+    let free = Busy::default();
+    assert_eq!(taken(None, None, &free), [4, 5, 6, 1, 2, 3]);
+    assert_eq!(taken(Some(&place(3)), None, &free), [2, 1, 6, 5, 4, 3]);
+    assert_eq!(
+        taken(Some(&Place::default()), None, &free),
+        [6, 5, 4, 3, 2, 1]
+    );
+    let rest = KeyRange {
+        from: Some(place(3)),
+        to: None,
+    };
+    assert_eq!(taken(Some(&place(3)), Some(&rest), &free), [2, 1]);
 }

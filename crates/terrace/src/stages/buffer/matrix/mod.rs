@@ -4,7 +4,7 @@
 //!
 //! The rows that leave together are the compactor, all newer ones the receiver (section 3.1). The
 //! receiver becomes the compactor, without moving data, when the compactor is empty and the rows
-//! take three fifths of the container, or when space is short. Then columns follow one another from
+//! take three fifths of the container or are many, or when space is short. Then columns follow one another from
 //! the first key to the last, each as wide as the bottom chooses (section 3.2), while the receiver
 //! takes more rows. The manifest records for each row how far it is drained.
 //!
@@ -62,6 +62,10 @@ pub(crate) use salvage::SALVAGE;
 
 /// The percentage of the container at which the receiver becomes the compactor (section 3.1).
 const COMPACTOR_PERCENT: u64 = 60;
+
+/// BOUND: the number of rows at which the receiver becomes the compactor, whatever their bytes: each
+/// read searches all rows, and a flush of a few entries makes one too.
+const ROWS_MAX: usize = 256;
 
 /// All rows, newest first.
 #[derive(Default)]
@@ -315,7 +319,7 @@ impl Buffer for Matrix {
         let mut rows = self.rows.0.lock();
         let taken: u64 = rows.iter().map(|row| row.extent_bytes()).sum();
         let share = self.container_bytes / 100 * COMPACTOR_PERCENT;
-        let is_due = urgency > Urgency::None || taken >= share;
+        let is_due = urgency > Urgency::None || taken >= share || rows.len() >= ROWS_MAX;
         // Space comes back with each column, but logs only with the last one.
         let bytes_max = (!self.shared.pool_outlives()).then_some(bytes_max);
         let Some(compactor) = Compactor::of(&rows, is_due, bytes_max) else {

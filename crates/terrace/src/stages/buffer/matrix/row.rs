@@ -192,6 +192,19 @@ impl Row {
         }
     }
 
+    /// Begins to load the entry at an index, if there is one, into the processor's cache.
+    #[inline]
+    pub(super) fn prefetch_entry(&self, index: u64) {
+        if index < self.meta.entries
+            && let Ok(slot) = self.slot(index)
+            && let Some(group) = slot.group.checked_sub(self.meta.first.0)
+            && let Some(extent) = self.groups.get(group as usize)
+            && let Ok(head) = bytes_at(extent, u64::from(slot.offset), ENTRY_BYTES)
+        {
+            prefetch(head);
+        }
+    }
+
     fn entry_of(&self, slot: &Slot) -> Result<Entry<'_>, DecodeError> {
         let group = slot.group.checked_sub(self.meta.first.0);
         let group = group.and_then(|at| {
@@ -454,7 +467,9 @@ impl Row {
             if slot.compare(self.front_of(&view.target())).is_ne() {
                 return Err(wrong("the fronts of its keys"));
             }
-            if slot.forward < std::mem::replace(&mut forward, slot.forward) {
+            // A flush that had to let the older row go has left the other pointers out.
+            let before = std::mem::replace(&mut forward, slot.forward);
+            if self.older != 0 && slot.forward < before {
                 return Err(wrong("ascending forward pointers"));
             }
             census.entries += 1;
@@ -494,21 +509,6 @@ impl RowCursor {
         let inside = self.at < self.row.entries();
         Ok(inside.then(|| self.row.entry(self.at)).transpose()?)
     }
-
-    /// Loads an entry that follows into the processor's cache.
-    fn look_ahead(&self) {
-        let at = self.at + AHEAD;
-        if at >= self.row.entries() {
-            return;
-        }
-        if let Ok(slot) = self.row.slot(at)
-            && let Some(group) = slot.group.checked_sub(self.row.meta.first.0)
-            && let Some(extent) = self.row.groups.get(group as usize)
-            && let Ok(head) = bytes_at(extent, u64::from(slot.offset), ENTRY_BYTES)
-        {
-            prefetch(head);
-        }
-    }
 }
 
 impl Cursor for RowCursor {
@@ -533,7 +533,8 @@ impl Cursor for RowCursor {
 
     fn advance(&mut self) -> Result<()> {
         self.at = (self.at + 1).min(self.row.entries());
-        self.look_ahead();
+        // Loads an entry that follows.
+        self.row.prefetch_entry(self.at + AHEAD);
         Ok(())
     }
 

@@ -171,6 +171,9 @@ impl Cursor for RowsCursor {
                 places
             }
         };
+        // The cursors read their entries one after another.
+        let entries = self.rows.iter().zip(&places);
+        entries.for_each(|(row, at)| row.prefetch_entry(*at));
         let place = |n: usize, cursor: &mut RowCursor| cursor.place_at(places[n]);
         self.merged.place_each(place)
     }

@@ -102,9 +102,12 @@ impl Writer {
             return Ok(Ok(()));
         }
         self.close_group()?;
-        // A small row is one group, with its array.
-        let usual = self.group_bytes.min(self.expected);
-        let wanted = usual.max(needed + HEADER_BYTES as u64);
+        let wanted = match self.expected <= self.group_bytes {
+            // A small row is one group, with its array.
+            true => self.expected.max(needed + HEADER_BYTES as u64),
+            // Whole entries of this size: otherwise large ones leave up to half of a group empty.
+            false => self.group_bytes.div_ceil(needed) * needed + HEADER_BYTES as u64,
+        };
         match self.shared.pool.alloc(wanted) {
             Ok(extent) => {
                 self.current = Some((extent, HEADER_BYTES as u64));
