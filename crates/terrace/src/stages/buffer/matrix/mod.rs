@@ -4,9 +4,9 @@
 //!
 //! The rows that leave together are the compactor, all newer ones the receiver (section 3.1). The
 //! receiver becomes the compactor, without moving data, when the compactor is empty and the rows
-//! take three fifths of the container or are many, or when space is short. Then columns follow one another from
-//! the first key to the last, each as wide as the bottom chooses (section 3.2), while the receiver
-//! takes more rows. The manifest records for each row how far it is drained.
+//! take three fifths of the container or are many, or when space is short. Then columns follow one
+//! another from the first key to the last, each as wide as the bottom chooses (section 3.2), while
+//! the receiver takes more rows. The manifest records for each row how far it is drained.
 //!
 //! Invariants
 //!   X1  Rows are ordered by age: every sequence number in a newer one is above every one in an
@@ -63,8 +63,8 @@ pub(crate) use salvage::SALVAGE;
 /// The percentage of the container at which the receiver becomes the compactor (section 3.1).
 const COMPACTOR_PERCENT: u64 = 60;
 
-/// BOUND: the number of rows at which the receiver becomes the compactor, whatever their bytes: each
-/// read searches all rows, and a flush of a few entries makes one too.
+/// BOUND: the number of rows at which the receiver becomes the compactor, whatever their bytes:
+/// each read searches all rows, and a flush of a few entries makes one too.
 const ROWS_MAX: usize = 256;
 
 /// All rows, newest first.
