@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace::{Durability, KEY_BYTES_MAX, Options};
+use terrace::{Durability, KEY_BYTES_MAX, Options, Workers};
 
 use crate::error::BenchError;
 use crate::records::RecordKeys;
@@ -404,37 +404,40 @@ impl BenchConfig {
     }
 }
 
-/// Returns the settings of the buffer, if they differ from the defaults.
-pub(crate) fn buffer_settings(options: &Options) -> Option<String> {
-    let default = Options::default();
-    let levels = options.buffer.levels;
-    // At most one for each level that merges.
-    let threads = options
-        .background
-        .merge_threads
-        .min((levels as usize).saturating_sub(1));
-    let design = options.design_of_new();
-    if design.buffer() == Some("matrix") {
-        let matrix = &options.buffer.matrix;
-        let parts = [
-            ("hints", matrix.hints),
-            ("columns", matrix.columns),
-            ("flattened", matrix.flattened),
-        ];
-        let off = parts.iter().filter(|(_, on)| !on);
-        let off: Vec<_> = off.map(|(name, _)| format!("no {name}")).collect();
-        return (!off.is_empty()).then(|| off.join(", "));
-    }
-    let is_elastic = design.buffer() == Some("elastic");
-    let is_usual = levels == default.buffer.levels && threads == 0;
+/// Returns the settings of the buffer and of background threads that differ from the defaults.
+pub(crate) fn engine_settings(options: &Options) -> Option<String> {
     let plural = |count: u64, one: &str| match count {
         1 => format!("1 {one}"),
         n => format!("{n} {one}s"),
     };
-    (is_elastic && !is_usual).then(|| {
-        let levels = plural(u64::from(levels), "level");
-        format!("{levels}, {}", plural(threads as u64, "merge thread"))
-    })
+    let mut parts = Vec::new();
+    match options.design_of_new().buffer() {
+        Some("matrix") => {
+            let matrix = &options.buffer.matrix;
+            let switches = [
+                ("hints", matrix.hints),
+                ("columns", matrix.columns),
+                ("flattened", matrix.flattened),
+            ];
+            let off = switches.iter().filter(|(_, on)| !on);
+            parts.extend(off.map(|(name, _)| format!("no {name}")));
+        }
+        Some("elastic") => {
+            let levels = options.buffer.levels;
+            // At most one for each level that merges.
+            let merging = (levels as usize).saturating_sub(1);
+            let threads = options.background.merge_threads.min(merging);
+            if levels != Options::default().buffer.levels || threads > 0 {
+                parts.push(plural(u64::from(levels), "level"));
+                parts.push(plural(threads as u64, "merge thread"));
+            }
+        }
+        _ => {}
+    }
+    if let Workers::Threads(count) = options.background.workers {
+        parts.push(plural(count as u64, "worker"));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 #[cfg(test)]

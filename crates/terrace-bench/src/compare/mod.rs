@@ -233,31 +233,39 @@ impl Places {
 
     /// Fails if there is no space for a run that may take `bytes` on one mount.
     fn check_room(&self, run: &Run, bytes: u64) -> Result<(), String> {
-        let value = |option: &str| {
-            let at = run.args.iter().position(|arg| arg == option)?;
-            run.args.get(at + 1)
-        };
-        let size = |option: &str| value(option).and_then(|size| units::parse_bytes(size).ok());
         let Some(pools) = &self.pools else {
             return self.mount.check_room(bytes);
         };
-        let is_terrace = value("--store").is_none_or(|store| store == StoreKind::Terrace.name());
-        // Without a size it follows from the data, and so is part of the bytes.
-        let sized = size("--pool-size").map(|pool| pool.min(bytes));
-        let pool = match is_terrace {
-            true => sized.unwrap_or(bytes),
-            false => 0,
-        };
-        // A compaction of level 0 keeps its files until it ends, while flushes add others.
-        let level0 = value("--level0").map_or(0, |_| size("--level0-size").unwrap_or(bytes));
-        pools.check_room(pool.saturating_add(level0.saturating_mul(2)))?;
-        let pool = sized.filter(|_| is_terrace).unwrap_or(0);
-        self.mount.check_room(bytes - pool)
+        let (in_pools, in_mount) = room_of(&run.args, bytes);
+        pools.check_room(in_pools)?;
+        self.mount.check_room(in_mount)
     }
 
     fn clear(&self) -> Result<(), BenchError> {
         self.mount.clear()?;
         self.pools.iter().try_for_each(Mount::clear)
+    }
+}
+
+/// Returns the bytes that a run may take of the mount for pools and of the other one. `bytes`: of
+/// both together, without a level 0 of its own.
+fn room_of(args: &[String], bytes: u64) -> (u64, u64) {
+    let value = |option: &str| {
+        let at = args.iter().position(|arg| arg == option)?;
+        args.get(at + 1)
+    };
+    let size = |option: &str| value(option).and_then(|size| units::parse_bytes(size).ok());
+    // A compaction of level 0 keeps its files until it ends, while flushes add others.
+    let level0 = value("--level0").map_or(0, |_| size("--level0-size").unwrap_or(bytes));
+    let level0 = level0.saturating_mul(2);
+    let is_terrace = value("--store").is_none_or(|store| store == StoreKind::Terrace.name());
+    if !is_terrace || value("--pool").is_some_and(|pool| pool == "none") {
+        return (level0, bytes);
+    }
+    match size("--pool-size").map(|pool| pool.min(bytes)) {
+        Some(pool) => (pool.saturating_add(level0), bytes - pool),
+        // It follows from the data, and so is part of the bytes.
+        None => (bytes.saturating_add(level0), bytes),
     }
 }
 
@@ -403,5 +411,24 @@ mod tests {
         std::fs::write(&wanted, "bytes").unwrap();
         places.clear().unwrap();
         assert!(!wanted.exists(), "its file is removed");
+    }
+
+    /// Only what a run keeps on the mount for pools counts there: nothing of a store on files.
+    #[test]
+    fn room_is_counted_where_it_is_taken() {
+        let room = |args: &str| {
+            let args: Vec<String> = args.split_whitespace().map(String::from).collect();
+            room_of(&args, 1000)
+        };
+        assert_eq!(room("--store rocksdb"), (0, 1000));
+        assert_eq!(
+            room("--store rocksdb --level0 l0 --level0-size 100"),
+            (200, 1000)
+        );
+        assert_eq!(room("--store terrace --pool none"), (0, 1000));
+        assert_eq!(room("--store terrace --pool-size 300"), (300, 700));
+        assert_eq!(room("--store terrace"), (1000, 1000));
+        let leveled = "--store terrace --pool-size 300 --level0 l0 --level0-size 100";
+        assert_eq!(room(leveled), (500, 700));
     }
 }

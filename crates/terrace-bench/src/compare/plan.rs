@@ -205,6 +205,12 @@ settings = { threads = 3 }
         );
         assert!(!line(&runs[1]).contains("emulate"), "{}", line(&runs[1]));
         assert!(line(&runs[4]).contains("--num 255 "), "{}", line(&runs[4]));
+        // A switch is given with its value, a flag only if it is true.
+        let text = FILE.replace("sync = true", "sync = false, hints = false, columns = true");
+        let switched = line(&plan(&text, "")[0]);
+        assert!(switched.contains("--columns true"), "{switched}");
+        assert!(switched.contains("--hints false"), "{switched}");
+        assert!(!switched.contains("--sync"), "{switched}");
         assert_eq!(runs[0].planned.prepare_count, 1);
     }
 

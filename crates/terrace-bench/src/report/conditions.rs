@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use terrace::{MediumChoice, Options, Prefault};
 
 use super::WorkloadReport;
-use crate::config::{BenchConfig, buffer_settings};
+use crate::config::{BenchConfig, engine_settings};
 use crate::files::FileSettings;
 use crate::limit::Limits;
 use crate::machine::{Machine, file_system_of};
@@ -73,7 +73,7 @@ pub struct Conditions {
     pub pool_bytes: Option<u64>,
     /// The settings of table files, if the design has them.
     pub table_files: Option<FileSettings>,
-    /// The levels and merge threads of Terrace's elastic buffer, if they are not the defaults.
+    /// The settings of Terrace's buffer and background threads that are not the defaults.
     #[serde(default)]
     pub buffer: Option<String>,
     /// When the pool's pages are faulted in; `None` without a pool.
@@ -176,7 +176,7 @@ impl Conditions {
             memtable_bytes: options.front.memtable_bytes,
             pool_bytes: is_terrace.then_some(options.pool.size_bytes),
             table_files: files,
-            buffer: buffer_settings(options).filter(|_| is_terrace),
+            buffer: engine_settings(options).filter(|_| is_terrace),
             prefault: is_terrace.then_some(match options.pool.prefault {
                 Prefault::Ahead => "ahead of need".into(),
                 Prefault::All => "all at creation".into(),

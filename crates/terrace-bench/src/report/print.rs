@@ -47,7 +47,7 @@ impl fmt::Display for Conditions {
             _ => writeln!(f, "; {}", self.about.settings)?,
         }
         if let Some(buffer) = &self.buffer {
-            writeln!(f, "buffer      {buffer}")?;
+            writeln!(f, "engine      {buffer}")?;
         }
         if let Some(settings) = &self.table_files {
             writeln!(f, "files       {settings}")?;

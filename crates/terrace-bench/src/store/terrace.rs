@@ -5,7 +5,7 @@ use std::ops::Bound;
 use ::terrace::{Db, Durability, Iter, Options, Result, WriteBatch};
 
 use super::{About, Counters, Direction, Flushes, Session, Settle, Setup, Store};
-use crate::config::buffer_settings;
+use crate::config::engine_settings;
 use crate::error::BenchError;
 use crate::files::{BlockReads, FileSettings, level0_settings};
 use crate::space::Space;
@@ -99,7 +99,7 @@ fn durability(options: &Options) -> String {
 
 fn settings(options: &Options) -> String {
     let mut line = format!("memtable {}", units::bytes(options.front.memtable_bytes));
-    if let Some(buffer) = buffer_settings(options) {
+    if let Some(buffer) = engine_settings(options) {
         line.push_str(&format!(", {buffer}"));
     }
     if let Some(files) = FileSettings::of(options) {

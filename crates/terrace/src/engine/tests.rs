@@ -231,3 +231,39 @@ fn deletes_are_flushed_into_short_pieces() {
     db.drain().unwrap();
     assert_eq!(db.iter().unwrap().count(), 0);
 }
+
+/// A row whose flush had to let the older row go, since the pool was full, has pointers up to there
+/// and none after it. It is sound, and its keys are found.
+#[test]
+fn a_row_without_all_pointers_is_sound() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = crate::testing::small_options();
+    options.design = Some(Design::MatrixKv);
+    options.front.memtable_bytes = 512 << 10;
+    options.pool.size_bytes = 8 << 20;
+    let db = Db::open(folder.path(), options).unwrap();
+    let fill = |round: u8| {
+        for n in 0..300u32 {
+            db.put(n.to_be_bytes(), [round; 1000]).unwrap();
+        }
+    };
+    fill(1);
+    db.flush().unwrap();
+    fill(2);
+    // Enough for the next memtable, and for a part of the row.
+    let pool = &db.engine().shared.pool;
+    let least = (512 << 10) / 4 * 5 + (200 << 10);
+    let pieces = std::iter::from_fn(|| {
+        let is_left = pool.usage().free > least + (64 << 10);
+        is_left.then(|| pool.alloc(64 << 10).unwrap())
+    });
+    let pieces: Vec<_> = pieces.collect();
+    let _ = db.flush();
+    drop(pieces);
+    db.flush().unwrap();
+    let verified = db.verify(&mut |_| {}).unwrap();
+    assert_eq!(verified.problems, Vec::<String>::new());
+    for n in 0..300u32 {
+        assert_eq!(db.get(n.to_be_bytes()).unwrap(), Some(vec![2; 1000]));
+    }
+}

@@ -46,7 +46,7 @@ impl WalMemtable {
     pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
         let usual = || Size::usual(&self.shared, batch);
         let small = || Size::on_reserve(&self.shared, batch);
-        let or_small = size != SpareSize::Usual;
+        let may_be_small = size != SpareSize::Usual;
         let (size, or) = match size {
             SpareSize::Usual => (usual(), None),
             SpareSize::Small => (small(), None),
@@ -68,7 +68,7 @@ impl WalMemtable {
             // in the active one would free nothing, and no other caller could either.
             Err(e)
                 if batch.is_none()
-                    && or_small
+                    && may_be_small
                     && e.kind() == ErrorKind::Full
                     && is_of_pool(&e)
                     && self.shared.pool_outlives() =>
