@@ -1,7 +1,7 @@
 //! The bytes of a database by tier.
 
 use serde::{Deserialize, Serialize};
-use terrace::Metrics;
+use terrace::{LevelMetrics, Metrics};
 
 use crate::files::{CacheReport, FileLevelReport};
 
@@ -14,6 +14,9 @@ pub struct Space {
     pub log_bytes: u64,
     /// Extents of the buffer's tables, by level: level, tables, bytes.
     pub levels: Vec<(u32, u64, u64)>,
+    /// Their names; earlier results have none.
+    #[serde(default)]
+    pub level_names: Vec<String>,
     /// Extents of the repository.
     pub bottom_bytes: u64,
     /// Superseded or deleted bytes in the repository's extents.
@@ -48,6 +51,7 @@ impl Space {
                 .iter()
                 .map(|l| (l.level, l.table_count, l.bytes))
                 .collect(),
+            level_names: metrics.levels.iter().map(LevelMetrics::title).collect(),
             bottom_bytes: metrics.bottom.bytes,
             bottom_dead_bytes: metrics.bottom.dead_bytes,
             pool_allocated_bytes: metrics.pool.allocated_bytes,

@@ -357,8 +357,9 @@ impl Report {
             row("memtables", none(), space.memtable_bytes, None);
             row("logs", none(), space.log_bytes, None);
         }
-        for (level, tables, bytes) in &space.levels {
-            let name = format!("buffer level {level}");
+        for (at, (level, tables, bytes)) in space.levels.iter().enumerate() {
+            let name = space.level_names.get(at).cloned();
+            let name = name.unwrap_or_else(|| format!("buffer level {level}"));
             row(&name, units::count(*tables), *bytes, None);
         }
         if space.bottom_bytes > 0 {

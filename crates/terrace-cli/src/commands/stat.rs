@@ -101,7 +101,7 @@ fn options_as_json(options: &Options) -> Value {
 
 /// Returns the contents of memory and pool.
 fn pool(metrics: &Metrics) -> Table {
-    let mut table = Table::new(&["memory and pool", "tables", "nodes", "bytes"]);
+    let mut table = Table::new(&["memory and pool", "tables or rows", "entries", "bytes"]);
     let mut row = |name: String, tables: String, nodes: String, bytes: u64| {
         table.row([name, tables, nodes, units::bytes(bytes)]);
     };
@@ -113,12 +113,7 @@ fn pool(metrics: &Metrics) -> Table {
             units::count(level.table_count),
             units::count(level.entry_count),
         );
-        row(
-            format!("buffer level {}", level.level),
-            tables,
-            nodes,
-            level.bytes,
-        );
+        row(level.title(), tables, nodes, level.bytes);
     }
     let bottom = &metrics.bottom;
     if bottom.bytes > 0 {
@@ -245,6 +240,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         .iter()
         .map(|level| {
             json!({
+                "name": level.name,
                 "level": level.level,
                 "tables": level.table_count,
                 "merging": level.merging_count,

@@ -100,6 +100,8 @@ impl DbBuilder {
 
     fn options_of_copy(&self, db: &Db) -> crate::Options {
         let mut options = db.options().clone();
+        // Not what the design sets, which the copy would state.
+        options.bottom.leveled = db.options_stated().bottom.leveled.clone();
         options.pool.path = match (&options.pool.path, &self.options.pool.path) {
             (None, _) => None,
             (Some(_), Some(given)) => Some(given.clone()),

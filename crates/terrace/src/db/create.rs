@@ -334,7 +334,9 @@ impl DbBuilder {
         config.uuid = Some(mark.pool.0);
         let pool = Pool::create(config)?;
         *made_pool = true;
-        self.new_ground(pool, mark.db, self.options.clone())
+        let mut shared = self.new_ground(pool, mark.db, self.options.clone())?;
+        shared.options.design_of_new().fix_options(&mut shared);
+        Ok(shared)
     }
 
     fn new_ground(&self, pool: Pool, db: DbId, options: Options) -> Result<Shared> {

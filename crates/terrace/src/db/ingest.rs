@@ -67,8 +67,8 @@ impl Keyspace {
 }
 
 impl Ingest {
-    /// Adds the next pair. Its key must be above the last one's. Added pairs are written to the
-    /// medium gradually, in tables that nothing names yet.
+    /// Adds the next pair. Its key must be above the last one's. Beyond the size of a memtable,
+    /// added pairs are written to the medium gradually, in tables that nothing names yet.
     ///
     /// # Errors
     /// `Invalid` for a key that is not above the last one, over 64 KiB, or a value that is too

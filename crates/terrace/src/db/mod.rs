@@ -462,7 +462,8 @@ impl Db {
     }
 
     /// Returns the options in force: those of [`Db::options_stated`], with smaller sizes of
-    /// memtables, logs, tables, extents and the pool if a disk has no space for these.
+    /// memtables, logs, tables, extents and the pool if a disk has no space for these, and with
+    /// those that the design sets, like the size of level 1 in `MatrixKv`.
     pub fn options(&self) -> &Options {
         &self.engine().shared.options
     }

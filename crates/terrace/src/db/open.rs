@@ -210,6 +210,8 @@ impl DbBuilder {
             }
         };
         self.fit_disk(&mut shared);
+        let design = shared.options.design_of_new();
+        design.fix_options(&mut shared);
         let shared = Arc::new(match self.options.read_only {
             true => shared,
             false => {
@@ -217,7 +219,6 @@ impl DbBuilder {
                 shared.with_reserve(Reserve::open(&self.fs, &self.path, db))
             }
         });
-        let design = shared.options.design_of_new();
         if pool_is_new {
             design.create(&shared)?;
         }

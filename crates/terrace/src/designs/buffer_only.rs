@@ -12,6 +12,7 @@ use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
+    fix: |_| {},
     create: |_| Ok(()),
     links_lost: elastic::recover::links_lost,
     open,

@@ -13,6 +13,7 @@ use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media, or keeps links in the pool.
 pub(super) const RECIPE: Recipe = Recipe {
+    fix: |_| {},
     create: |_| Ok(()),
     links_lost: |_| false,
     open: |shared, folder, _, _| open(shared, folder),
@@ -20,8 +21,8 @@ pub(super) const RECIPE: Recipe = Recipe {
 
 /// Opens the stages; the front comes last, since it allocates space.
 fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
-    let (front, options) = (wal_memtable::shape(shared), &shared.options.bottom.leveled);
-    let bottom = leveled::recover::recover(shared, &folder, front, options, None)?;
+    let front = wal_memtable::shape(shared);
+    let bottom = leveled::recover::recover(shared, &folder, front, None)?;
     let front = wal_memtable::recover::recover(shared, folder, FlushTo::Bottom)?;
     let stages = Stages {
         front: Box::new(front),

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::{Opened, Recipe};
 use crate::engine::Stages;
 use crate::error::Result;
-use crate::options::LeveledOptions;
 use crate::stages::bottom::leveled::{self, ColumnBytes};
 use crate::stages::buffer::matrix;
 use crate::stages::front::wal_memtable::{self, FlushTo};
@@ -19,6 +18,7 @@ use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media, or keeps links in the pool.
 pub(super) const RECIPE: Recipe = Recipe {
+    fix,
     create: |_| Ok(()),
     links_lost: |_| false,
     open: |shared, folder, _, _| open(shared, folder),
@@ -27,7 +27,7 @@ pub(super) const RECIPE: Recipe = Recipe {
 /// Opens the stages; the front comes last, since it allocates space.
 fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
     let buffer = matrix::recover(shared)?;
-    let (front, levels) = (wal_memtable::shape(shared), levels(shared));
+    let (front, levels) = (wal_memtable::shape(shared), &shared.options.bottom.leveled);
     // If the pool is memory, the compactor leaves at once, as a run of level 0.
     let columns = shared
         .pool_outlives()
@@ -39,7 +39,7 @@ fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
             ),
             false => ColumnBytes::unbounded(),
         });
-    let bottom = leveled::recover::recover(shared, &folder, front, &levels, columns)?;
+    let bottom = leveled::recover::recover(shared, &folder, front, columns)?;
     let front = wal_memtable::recover::recover(shared, folder, FlushTo::Buffer)?;
     let stages = Stages {
         front: Box::new(front),
@@ -49,18 +49,18 @@ fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
     Ok((stages, Opened::default()))
 }
 
-/// Returns the options of the levels: columns have a fixed level to be merged with, and level 0 has
+/// Sets the options of the levels: columns have a fixed level to be merged with, and level 0 has
 /// only what ingests bring, which columns cannot pass.
-fn levels(shared: &Shared) -> LeveledOptions {
-    let options = &shared.options;
-    let mut levels = options.bottom.leveled.clone();
+fn fix(shared: &mut Shared) {
     if !shared.pool_outlives() {
-        return levels;
+        return;
     }
+    let container = matrix::container_bytes(shared);
+    let options = &mut shared.options;
+    let levels = &mut options.bottom.leveled;
     levels.dynamic_sizes = false;
     levels.runs_compact = 1;
     if options.buffer.matrix.flattened {
-        levels.level1_bytes = matrix::container_bytes(shared);
+        levels.level1_bytes = container;
     }
-    levels
 }

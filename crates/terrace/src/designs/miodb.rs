@@ -15,6 +15,7 @@ use crate::stages::{Folder, Shared};
 
 /// An empty repository is created first; the other stages need no initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
+    fix: |_| {},
     create: repository::recover::create,
     links_lost: elastic::recover::links_lost,
     open,

@@ -17,6 +17,7 @@ use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
 pub(super) const RECIPE: Recipe = Recipe {
+    fix: |_| {},
     create: |_| Ok(()),
     links_lost: elastic::recover::links_lost,
     open,
@@ -31,8 +32,8 @@ fn open(
     // A drain frees its tables when all of it is in files: the pool is to hold several.
     let drains = Drains::Early;
     buffered::open(shared, folder, drains, links_lost, progress, |folder, _| {
-        let (front, options) = (wal_memtable::shape(shared), &shared.options.bottom.leveled);
-        let bottom = leveled::recover::recover(shared, folder, front, options, None)?;
+        let front = wal_memtable::shape(shared);
+        let bottom = leveled::recover::recover(shared, folder, front, None)?;
         Ok(Box::new(bottom))
     })
 }

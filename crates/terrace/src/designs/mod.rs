@@ -42,6 +42,8 @@ pub(crate) type RebuildProgress<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
 
 /// The functions that create and open the stages of a design.
 struct Recipe {
+    /// Sets the options that the design fixes, whatever was stated.
+    fix: fn(&mut Shared),
     create: fn(&Arc<Shared>) -> Result<()>,
     links_lost: fn(&Shared) -> bool,
     open: Open,
@@ -60,6 +62,11 @@ impl Design {
             Design::BufferOnly => buffer_only::RECIPE,
             Design::MatrixKv => matrixkv::RECIPE,
         }
+    }
+
+    /// Sets the options that the design fixes, whatever was stated. They are in force, not stated.
+    pub(crate) fn fix_options(self, shared: &mut Shared) {
+        (self.recipe().fix)(shared);
     }
 
     /// Writes the bytes that the stages need on media before they are opened for the first time.

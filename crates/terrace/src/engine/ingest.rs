@@ -5,10 +5,8 @@
 //! taken, so that tables can be written with it in advance. They are invisible, and a crash removes
 //! them, until `finish`:
 //!
-//!   1. Older data that would hide the entries moves below them, while writers run: of the sources
-//!      above, the newest one that contains an entry or a range delete between the first and the
-//!      last key, and all older ones, since tables leave the buffer oldest first. If no source
-//!      contains any, nothing moves.
+//!   1. Older data that would hide the entries moves below them, while writers run, until no source
+//!      above contains an entry or a range delete between the first and the last key.
 //!   2. Every number up to that one is taken, and the memtable replaced: later writers get a larger
 //!      number, in another memtable, and wait to become visible. What was written between the keys
 //!      since the last round of step 1 began moves too, and nothing can be added to it.
@@ -20,7 +18,9 @@
 //! So the read rule holds as everywhere: for one key, the entries of a newer source are newer. A
 //! bottom of files takes the entries itself; what may hide them is above it, in memtables and
 //! buffer. If the bottom changes in place, the buffer takes them as its newest tables; then every
-//! older memtable has to be in the buffer first, since tables there are ordered by age.
+//! older memtable has to be in the buffer first, since tables there are ordered by age. Entries for
+//! a bottom of files that fit one memtable go there too, if older data would hide them: to wait
+//! until that has left the buffer would take much longer than to write them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ use crate::canary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::OpCounter;
 use crate::parts::batch::Batch;
-use crate::parts::expiry::Millis;
+use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
@@ -69,8 +69,12 @@ pub(crate) struct Ingest {
 }
 
 enum Sink {
-    /// The bottom takes the entries.
-    Bottom(Box<dyn IngestWriter>),
+    /// The bottom takes the entries. While they are few they are kept, and written at the end: the
+    /// buffer takes them if older data would hide them in the bottom.
+    Bottom {
+        writer: Box<dyn IngestWriter>,
+        few: Option<Batch>,
+    },
     /// The buffer takes them, in tables of a memtable's size: the next one, and the completed ones.
     Buffer {
         batch: Batch,
@@ -92,7 +96,11 @@ impl Engine {
             ));
         }
         let sink = match self.stages.bottom.ingest_writer(seq) {
-            Some(ingest_writer) => Sink::Bottom(ingest_writer),
+            Some(writer) => Sink::Bottom {
+                writer,
+                // A buffer of memory loses what no log has.
+                few: (self.stages.drains() && shared.pool_outlives()).then(Batch::default),
+            },
             None if shared.pool.medium() == terrace_media::Medium::Dram => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
@@ -129,10 +137,10 @@ impl Drop for Ingest {
     fn drop(&mut self) {
         let engine = Arc::clone(&self.engine);
         let call = engine.enter();
-        if let (Err(_), Sink::Bottom(ingest_writer)) = (&call, &mut self.sink) {
+        if let (Err(_), Sink::Bottom { writer, .. }) = (&call, &mut self.sink) {
             // In a forked child the files belong to its parent, which continues; else the next open
             // removes them.
-            ingest_writer.leave();
+            writer.leave();
         }
         self.sink = Sink::empty();
         self.engine.ingesting.store(false, Ordering::Release);
@@ -175,20 +183,30 @@ impl Ingest {
 
     fn take(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         let engine = Arc::clone(&self.engine);
+        let limits = &engine.shared.memory.limits;
+        let most = engine.shape.memtable_bytes.min(limits.ingest_bytes);
+        let bytes = (key.len() + value.len()) as u64;
+        let fits = |batch: &Batch| {
+            let wanted = table_bytes(batch) + bytes + ENTRY_BESIDE_BYTES;
+            wanted <= most && bytes <= limits.entry_bytes
+        };
         match &mut self.sink {
-            Sink::Bottom(ingest_writer) => ingest_writer.add(self.keyspace, key, value, expiry),
+            Sink::Bottom { few: Some(few), .. } if fits(few) => {
+                push(few, self.keyspace, key, value, expiry);
+                Ok(())
+            }
+            Sink::Bottom { writer, few } => {
+                if let Some(few) = few.take() {
+                    add_all(&mut **writer, &few)?;
+                }
+                writer.add(self.keyspace, key, value, expiry)
+            }
             Sink::Buffer { batch, tables } => {
-                let wanted = batch.payload.len_bytes() + key.len() + value.len();
-                let limits = &engine.shared.memory.limits;
-                let most = engine.shape.memtable_bytes;
-                if batch.len() > 0 && wanted as u64 > most.min(limits.ingest_bytes) {
+                if batch.len() > 0 && !fits(batch) {
                     tables.push(engine.table_apart(batch, self.seq)?);
                     batch.clear();
                 }
-                match expiry {
-                    0 => batch.push(EntryKind::Put, self.keyspace, key, value),
-                    expiry => batch.push_expiring(self.keyspace, key, value, expiry),
-                }
+                push(batch, self.keyspace, key, value, expiry);
                 if batch.len() == 1
                     && let Err(e) = engine.check_batch(batch)
                 {
@@ -216,36 +234,27 @@ impl Ingest {
         if self.entries == 0 {
             return Ok((0, 0));
         }
-        let into_buffer = match &mut self.sink {
-            Sink::Bottom(ingest_writer) => {
-                ingest_writer.close()?;
-                engine.wait_until(&|| !engine.stages.bottom.need().stops())?;
-                false
-            }
-            Sink::Buffer { batch, tables } => {
-                let last = std::mem::take(batch);
-                tables.push(engine.table_apart(&last, self.seq)?);
-                true
-            }
-        };
+        self.write()?;
         // Before writers have to wait, moves down what would hide the entries.
-        if into_buffer {
-            engine.flush()?;
-        } else {
-            for _ in 0..ROUNDS {
-                let now = engine.shared.sequencer.visible();
-                let Some(seq) = self.hidden_up_to(now)? else {
-                    break;
-                };
-                engine.sink_up_to(seq)?;
+        for _ in 0..ROUNDS {
+            let now = engine.shared.sequencer.visible();
+            if self.is_for_buffer() || !self.is_hidden(now)? || self.turn_to_buffer()? {
+                break;
             }
+            if engine.stages.front.has_active_before(now + 1) {
+                engine.flush()?;
+            }
+            self.sink_below(now)?;
+        }
+        if self.is_for_buffer() {
+            engine.flush()?;
         }
         let reservation = engine.reserve(self.seq)?;
         // From here on writers wait, so every way out makes the numbers visible. The numbers are
         // taken: a drop that is not seen here comes after the ingest.
         let appeared = engine
             .check_keyspace(self.keyspace)
-            .and_then(|()| self.appear(&reservation, into_buffer));
+            .and_then(|()| self.appear(&reservation));
         if appeared.is_err() && !engine.has_failed() {
             // PERSIST: nothing. No entry has these numbers, so no reader sees what a crash could
             // lose.
@@ -260,27 +269,82 @@ impl Ingest {
         Ok((self.entries, self.bytes))
     }
 
+    /// Writes all entries that are not written yet.
+    fn write(&mut self) -> Result<()> {
+        let engine = Arc::clone(&self.engine);
+        if self.is_hidden(engine.shared.sequencer.visible())? && self.turn_to_buffer()? {
+            return Ok(());
+        }
+        match &mut self.sink {
+            Sink::Bottom { writer, few } => {
+                if let Some(few) = few {
+                    add_all(&mut **writer, few)?;
+                }
+                writer.close()?;
+                engine.wait_until(&|| !engine.stages.bottom.need().stops())
+            }
+            Sink::Buffer { batch, tables } => {
+                tables.push(engine.table_apart(&std::mem::take(batch), self.seq)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn is_for_buffer(&self) -> bool {
+        matches!(self.sink, Sink::Buffer { .. })
+    }
+
+    /// Gives the entries to the buffer instead of the bottom, if they are few and the pool has
+    /// space for them now: the bottom takes them too, so nobody waits for space. Returns whether it
+    /// did.
+    fn turn_to_buffer(&mut self) -> Result<bool> {
+        let Sink::Bottom { few: Some(few), .. } = &self.sink else {
+            return Ok(false);
+        };
+        let engine = &self.engine;
+        let Some(table) = engine.try_table_apart(few, self.seq)? else {
+            return Ok(false);
+        };
+        self.sink = Sink::Buffer {
+            batch: Batch::default(),
+            tables: vec![table],
+        };
+        Ok(true)
+    }
+
+    /// Waits until nothing up to `seq`, which is in no active memtable, would hide the entries.
+    fn sink_below(&self, seq: SeqNo) -> Result<()> {
+        let engine = &self.engine;
+        engine.jobs.want_drained(true);
+        // Sources are searched again only if a drain may have ended, or a flush without a buffer.
+        let mut seen = None;
+        let waited = engine.admit(&Need::Jobs, &mut || {
+            let now = (engine.jobs.edits(), engine.stages.front.sealed_count());
+            let changed = seen.replace(now) != Some(now);
+            Ok((changed && !self.is_hidden(seq)?).then_some(()))
+        });
+        engine.jobs.want_drained(false);
+        waited
+    }
+
     /// Names the tables and shows them, once the numbers up to theirs are taken.
-    fn appear(&mut self, reservation: &Reservation, into_buffer: bool) -> Result<()> {
+    fn appear(&mut self, reservation: &Reservation) -> Result<()> {
         let engine = Arc::clone(&self.engine);
         let shared = &engine.shared;
         // BOUND: writers that hold smaller numbers only have to finish copying.
         if !shared.sequencer.wait_visible(reservation.first - 1) {
             return Err(engine.check_writable().err().unwrap_or_else(Error::closed));
         }
-        if into_buffer {
+        let last = self.seq - 1;
+        if self.is_for_buffer() || self.is_hidden(last)? && self.turn_to_buffer()? {
             let front = &engine.stages.front;
             engine.wait_until(&|| !front.has_sealed_before(self.seq))?;
         } else {
-            // BOUND: no older data is added, and each turn moves what was found.
-            while let Some(seq) = self.hidden_up_to(self.seq - 1)? {
-                let front = &engine.stages.front;
-                engine.wait_until(&|| !front.has_sealed_before(seq + 1))?;
-                engine.drain_up_to(seq)?;
-            }
+            // BOUND: no older data is added.
+            self.sink_below(last)?;
         }
         let completions = match std::mem::replace(&mut self.sink, Sink::empty()) {
-            Sink::Bottom(ingest_writer) => vec![ingest_writer.complete()],
+            Sink::Bottom { writer, .. } => vec![writer.complete()],
             Sink::Buffer { tables, .. } => tables,
         };
         let mut edit = Edit::of(Change::LastSeq { seq: self.seq });
@@ -332,15 +396,12 @@ impl Ingest {
         published
     }
 
-    /// Returns the last number, up to `seq`, of the newest source above that contains an entry up
-    /// to `seq`, or a range delete, between the first and the last key: once nothing up to that
-    /// number is above the bottom, neither is that entry. A merge may be moving it to an older
-    /// table: that table is found then, and stays until the merge has ended and its result was
-    /// drained.
-    fn hidden_up_to(&self, seq: SeqNo) -> Result<Option<SeqNo>> {
+    /// Returns whether a source above the bottom contains an entry up to `seq`, or a range delete,
+    /// between the first and the last key. A merge may be moving it to an older table, which is
+    /// read later.
+    fn is_hidden(&self, seq: SeqNo) -> Result<bool> {
         for source in self.engine.stages.sources_above() {
-            let (first, last) = source.seqs();
-            if first > seq {
+            if source.seqs().0 > seq {
                 continue;
             }
             let mut cursor = source.cursor();
@@ -350,10 +411,10 @@ impl Ingest {
                 .and_then(|found| Ok(found || self.is_deleted_in(&mut *cursor, seq)?));
             cursor.release();
             if found? {
-                return Ok(Some(last.min(seq)));
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Returns whether a source contains an entry up to `seq` between the first and the last key.
@@ -401,6 +462,26 @@ impl Ingest {
     }
 }
 
+/// Adds a put, with its expiry or 0.
+fn push(batch: &mut Batch, keyspace: u32, key: &[u8], value: &[u8], expiry: Millis) {
+    match expiry {
+        0 => batch.push(EntryKind::Put, keyspace, key, value),
+        expiry => batch.push_expiring(keyspace, key, value, expiry),
+    }
+}
+
+/// Writes puts that were kept.
+fn add_all(writer: &mut dyn IngestWriter, batch: &Batch) -> Result<()> {
+    for entry in batch.payload.iter() {
+        let (expiry, value) = match entry.kind == EntryKind::PutExpiring as u8 {
+            true => expiring::decode(entry.value, 0)?,
+            false => (0, entry.value),
+        };
+        writer.add(entry.keyspace, entry.key, value, expiry)?;
+    }
+    Ok(())
+}
+
 impl Sink {
     fn empty() -> Sink {
         Sink::Buffer {
@@ -411,15 +492,6 @@ impl Sink {
 }
 
 impl Engine {
-    /// Moves everything up to `seq` below the buffer.
-    fn sink_up_to(self: &Arc<Self>, seq: SeqNo) -> Result<()> {
-        let memtables = self.stages.front.sources();
-        if memtables.iter().any(|memtable| memtable.seqs().0 <= seq) {
-            self.flush()?;
-        }
-        self.drain_up_to(seq)
-    }
-
     /// Takes every number up to `seq`, behind a fresh memtable.
     fn reserve(self: &Arc<Self>, seq: SeqNo) -> Result<Reservation> {
         let front = &self.stages.front;
@@ -436,27 +508,38 @@ impl Engine {
     /// might take too, so it waits by the rule of puts, as long as background work can free some.
     /// It holds nothing that this work or writers need.
     pub(super) fn table_apart(self: &Arc<Self>, batch: &Batch, seq: SeqNo) -> Result<Completion> {
+        self.admit(&Need::Pool, &mut || self.try_table_apart(batch, seq))
+    }
+
+    /// Does the same if the pool has space now.
+    fn try_table_apart(&self, batch: &Batch, seq: SeqNo) -> Result<Option<Completion>> {
         let Some(buffer) = &self.stages.buffer else {
             return Err(Error::invalid(
                 "this design has no buffer that accepts tables",
             ));
         };
         let bytes = SpareBytes {
-            extents: [batch.payload.len_bytes() as u64, 0],
+            extents: [table_bytes(batch), 0],
             log_file: 0,
         };
-        let job = self.admit(&Need::Pool, &mut || {
-            if !self.headroom().allows(bytes) {
-                return Ok(None);
-            }
-            match buffer.build(batch, seq) {
-                // Another writer was first.
-                Err(e) if is_pool_full(&e) => Ok(None),
-                job => job.map(Some),
-            }
-        })?;
-        self.run_apart(job, &mut || {})
+        if !self.headroom().allows(bytes) {
+            return Ok(None);
+        }
+        let built = buffer.build(batch, seq);
+        match built.and_then(|job| self.run_apart(job, &mut || {})) {
+            // Another writer was first.
+            Err(e) if is_pool_full(&e) => Ok(None),
+            table => table.map(Some),
+        }
     }
+}
+
+/// The greatest number of bytes that a table of the buffer adds to a key and its value.
+const ENTRY_BESIDE_BYTES: u64 = 96;
+
+/// Returns about how many bytes the entries of a batch take in a table of the buffer.
+fn table_bytes(batch: &Batch) -> u64 {
+    batch.payload.len_bytes() as u64 + batch.len() as u64 * ENTRY_BESIDE_BYTES
 }
 
 /// Returns whether the pool has no room for an extent.

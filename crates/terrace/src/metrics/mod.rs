@@ -82,19 +82,37 @@ pub struct StallMetrics {
     pub longest: Duration,
 }
 
-/// One level of the buffer.
+/// One level of the buffer, or one part of MatrixKV's container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct LevelMetrics {
+    /// "level"; in MatrixKV "receiver", and "compactor" for the rows that leave in columns.
+    pub name: &'static str,
     /// The level's number; 0 receives flushes.
     pub level: u32,
-    /// Tables on it, including those being merged.
+    /// Tables or rows on it, including those being merged.
     pub table_count: u64,
     /// Merges in progress.
     pub merging_count: u64,
-    /// Nodes, including superseded ones.
+    /// Nodes, including superseded ones, or entries of rows that have not left in columns.
     pub entry_count: u64,
-    /// Bytes of extents that its tables own.
+    /// Bytes of extents that its tables or rows own.
     pub bytes: u64,
+}
+
+impl LevelMetrics {
+    /// Returns whether it has rows, instead of tables.
+    pub fn has_rows(&self) -> bool {
+        matches!(self.name, "receiver" | "compactor")
+    }
+
+    /// Returns its name in reports, like "buffer level 0" or "rows, receiver".
+    pub fn title(&self) -> String {
+        match self.has_rows() {
+            true => format!("rows, {}", self.name),
+            false => format!("buffer level {}", self.level),
+        }
+    }
 }
 
 /// The filters of one level of the elastic buffer, asked for random hashes that no key of their

@@ -47,14 +47,20 @@ impl fmt::Display for Metrics {
             human_bytes(self.log_bytes)
         )?;
         for level in &self.levels {
+            let (tables, entries) = (level.table_count, level.entry_count);
+            let bytes = human_bytes(level.bytes);
+            if level.has_rows() {
+                let name = level.name;
+                writeln!(
+                    f,
+                    "{name:<10} {tables:>3} rows, {entries:>28} entries, {bytes:>8}"
+                )?;
+                continue;
+            }
             writeln!(
                 f,
-                "buffer L{} {:>4} tables, {:>4} merging, {:>12} nodes, {:>10}",
-                level.level,
-                level.table_count,
-                level.merging_count,
-                level.entry_count,
-                human_bytes(level.bytes)
+                "buffer L{} {tables:>4} tables, {:>4} merging, {entries:>12} nodes, {bytes:>10}",
+                level.level, level.merging_count,
             )?;
         }
         self.print_bottom(f)?;
@@ -234,13 +240,19 @@ mod tests {
     #[test]
     fn the_lines_are_pinned() {
         let mut metrics = metrics();
-        metrics.levels = vec![LevelMetrics {
+        let buffer = LevelMetrics {
+            name: "level",
             level: 1,
             table_count: 2,
             merging_count: 1,
             entry_count: 300,
             bytes: 1 << 20,
-        }];
+        };
+        let compactor = LevelMetrics {
+            name: "compactor",
+            ..buffer
+        };
+        metrics.levels = vec![buffer, compactor];
         metrics.files = vec![level(0, None), level(6, Some(1 << 28))];
         metrics.cache = CacheMetrics {
             capacity_bytes: 1 << 28,
@@ -268,6 +280,7 @@ pool       a pool
 users      3 entries written (1 deletes), 1000 B; 2 gets, 1 found
 front      2.0 KiB in memtables, 0 sealed; log 512 B
 buffer L1    2 tables,    1 merging,          300 nodes,    1.0 MiB
+compactor    2 rows,                          300 entries,  1.0 MiB
 files L0     3 runs,      4 files,          500 entries,          6 tombstones,    4.0 KiB of        any
 files L6     1 runs,      4 files,          500 entries,          6 tombstones,  256.0 KiB of  256.0 MiB
            260.0 KiB in all; space amplification 1.02

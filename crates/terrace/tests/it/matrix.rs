@@ -1,6 +1,8 @@
 //! MatrixKV: rows leave in columns, and nobody notices.
 
-use terrace::{Db, Design, RepairOutcome, RepairSource, Workers};
+use std::time::{Duration, SystemTime};
+
+use terrace::{Db, Design, Options, RepairOutcome, RepairSource, Workers};
 use terrace_media::Medium;
 use terrace_testkit::model::run;
 use terrace_testkit::place::scratch;
@@ -83,6 +85,148 @@ fn columns_drain_one_after_another() {
         assert_eq!(all(&db), expected, "{medium}");
         db.close().unwrap();
     }
+}
+
+/// Between two columns a store may be opened with other options of its container and its levels:
+/// the rest of the round leaves in the columns that these ask for.
+#[test]
+fn a_round_goes_on_with_other_options() {
+    let folder = scratch().unwrap();
+    let db = of_columns(folder.path());
+    for n in 0..1800u32 {
+        db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+    }
+    let expected = all(&db);
+    let mut options = db.options_stated().clone();
+    db.close().unwrap();
+    let changes: [fn(&mut Options); 5] = [
+        |options| options.buffer.matrix.hints = false,
+        |options| options.pool.size_bytes = 6 << 20,
+        |options| options.bottom.leveled.table_bytes *= 2,
+        |options| options.buffer.matrix.flattened = false,
+        |options| options.buffer.matrix.columns = false,
+    ];
+    let mut left = u64::MAX;
+    for (at, change) in changes.into_iter().enumerate() {
+        change(&mut options);
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        assert_eq!(all(&db), expected, "after change {at}");
+        // BOUND: each step does some of the work.
+        while drains(&db) < 1 && db.step(0).unwrap() {
+            assert_eq!(all(&db), expected, "after change {at}");
+        }
+        let levels = db.metrics().levels;
+        let now: u64 = levels.iter().map(|level| level.entry_count).sum();
+        assert!(now < left, "{now} entries are left after change {at}");
+        left = now;
+        db.close().unwrap();
+    }
+    // Without columns all of the compactor leaves at once.
+    let db = Db::open(folder.path(), options).unwrap();
+    let compactor = db.metrics().levels.into_iter().nth(1);
+    assert_eq!(compactor.map_or(0, |rows| rows.entry_count), 0);
+    assert_eq!(all(&db), expected);
+}
+
+/// Metrics name the parts of the container, and the options in force have what the design sets.
+#[test]
+fn metrics_and_options_show_the_container() {
+    let folder = scratch().unwrap();
+    let db = of_columns(folder.path());
+    let pool = db.options().pool.size_bytes;
+    let levels = |options: &Options| options.bottom.leveled.clone();
+    assert_eq!(levels(db.options()).level1_bytes, pool);
+    assert!(!levels(db.options()).dynamic_sizes);
+    assert_ne!(levels(db.options_stated()).level1_bytes, pool);
+    for n in 0..1800u32 {
+        db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+    }
+    // BOUND: each step does some of the work.
+    while drains(&db) < 1 && db.step(0).unwrap() {}
+    let levels = db.metrics().levels;
+    let names: Vec<_> = levels.iter().map(|level| level.name).collect();
+    assert_eq!(names, ["receiver", "compactor"]);
+    assert!(
+        levels[1].table_count > 0 && levels[1].entry_count > 0,
+        "{levels:?}"
+    );
+    let rows = levels.iter().map(|level| level.entry_count).sum::<u64>();
+    let files = db.metrics().files;
+    let below: u64 = files.iter().map(|level| level.entry_count).sum();
+    assert!(rows < 1800 && rows + below <= 1800, "{rows} and {below}");
+    let text = db.metrics().to_string();
+    assert!(
+        text.contains("receiver ") && text.contains("compactor "),
+        "{text}"
+    );
+}
+
+/// An ingest of few pairs over keys of the container becomes a row: no column is waited for.
+#[test]
+fn a_small_ingest_becomes_a_row() {
+    let folder = scratch().unwrap();
+    let db = of_columns(folder.path());
+    for n in 0..1500u32 {
+        db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+    }
+    let snapshot = db.snapshot().unwrap();
+    let before = drains(&db);
+    let mut ingest = db.ingest().unwrap();
+    for n in (0..1500u32).step_by(100) {
+        ingest.add(n.to_be_bytes(), b"ingested").unwrap();
+    }
+    let expiry = SystemTime::now() + Duration::from_secs(3600);
+    ingest
+        .add_with_expiry(1600u32.to_be_bytes(), b"ingested", expiry)
+        .unwrap();
+    assert_eq!(ingest.finish().unwrap().entries, 16);
+    assert_eq!(drains(&db), before);
+    db.put(100u32.to_be_bytes(), b"newest").unwrap();
+    let check = |db: &Db| {
+        let pairs = all(db);
+        assert_eq!(pairs.len(), 1501);
+        let ingested = pairs.iter().filter(|(_, value)| value == b"ingested");
+        assert_eq!(ingested.count(), 15);
+        let newest = db.get(100u32.to_be_bytes()).unwrap();
+        assert_eq!(newest.as_deref(), Some(&b"newest"[..]));
+        let expires = db.get_with_expiry(1600u32.to_be_bytes()).unwrap();
+        assert!(expires.is_some_and(|(_, at)| at.is_some()));
+    };
+    check(&db);
+    assert_eq!(snapshot.iter().unwrap().count(), 1500);
+    drop(snapshot);
+    db.close().unwrap();
+    let db = Db::builder(folder.path()).open().unwrap();
+    check(&db);
+    db.drain().unwrap();
+    check(&db);
+}
+
+/// A longer ingest waits for the columns of its keys, not for a whole round.
+#[test]
+fn an_ingest_waits_only_for_its_keys() {
+    let folder = scratch().unwrap();
+    let db = of_columns(folder.path());
+    for n in 0..1500u32 {
+        db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+    }
+    let memtable = db.options().front.memtable_bytes;
+    let mut ingest = db.ingest().unwrap();
+    for n in 0..100u32 {
+        ingest
+            .add(n.to_be_bytes(), vec![b'i'; memtable as usize / 50])
+            .unwrap();
+    }
+    ingest.finish().unwrap();
+    let levels = db.metrics().levels;
+    let left: u64 = levels.iter().map(|level| level.entry_count).sum();
+    assert!(left > 500, "{levels:?}");
+    let ingested = |db: &Db| all(db).iter().filter(|pair| pair.1[0] == b'i').count();
+    // Of all pairs, 105, 361, 617 and so on have that byte too.
+    let like_them = (100..1500u32).filter(|n| *n as u8 == b'i').count();
+    assert_eq!(ingested(&db), 100 + like_them);
+    db.drain().unwrap();
+    assert_eq!(ingested(&db), 100 + like_them);
 }
 
 /// Returns all pairs.

@@ -33,7 +33,7 @@ fn options_are_kept_until_others_are_stated() {
             db.put("key", "value").unwrap();
             drop(db);
             let db = Db::builder(folder.path()).open().unwrap();
-            let found = db.options();
+            let found = db.options_stated();
             assert_eq!(found.kept(), options.kept(), "{design} on {medium}");
             assert_eq!(found.design, Some(design));
             assert_eq!(found.pool.size_bytes, options.pool.size_bytes);
@@ -165,7 +165,7 @@ fn a_crash_leaves_old_options_or_new_ones() {
             let machine = Machine::boot(image, 7);
             let db = Db::builder("db").machine(machine).open().unwrap();
             assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()), "{design}");
-            db.options().kept()
+            db.options_stated().kept()
         };
         let (mut old, mut new) = (0, 0);
         for image in std::mem::take(&mut *images.lock().unwrap()) {

@@ -76,6 +76,8 @@ fn place_level0(
     let first = DBPath::new(level0, level1_bytes(leveled)).map_err(failed)?;
     let rest = DBPath::new(folder, u64::MAX).map_err(failed)?;
     db.set_db_paths(&[first, rest]);
+    // RocksDB does so itself if it has two paths.
+    db.set_level_compaction_dynamic_level_bytes(false);
     db.set_wal_dir(level0);
     Ok(())
 }
@@ -121,7 +123,7 @@ fn jobs() -> i32 {
 fn settings(options: &Options, budget: &Budget) -> String {
     let leveled = &options.bottom.leveled;
     format!(
-        "{} write buffers of {}, block cache {}, tables of {}, level 1 of {}, dynamic level sizes, \
+        "{} write buffers of {}, block cache {}, tables of {}, level 1 of {}, {} level sizes, \
          blocks of {}, compression {:?} (levels 0 and 1: {}), filters of {} bits a key, {} \
          background jobs{}",
         budget.buffers.max(2),
@@ -129,6 +131,10 @@ fn settings(options: &Options, budget: &Budget) -> String {
         units::bytes(budget.cache_bytes),
         units::bytes(leveled.table_bytes),
         units::bytes(level1_bytes(leveled)),
+        match leveled.level0_dir {
+            Some(_) => "fixed",
+            None => "dynamic",
+        },
         units::bytes(leveled.block_bytes as u64),
         compression_of(leveled.compression),
         match leveled.compression_upper {

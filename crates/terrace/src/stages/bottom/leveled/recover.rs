@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::version::{Table, Version};
-use super::{ColumnBytes, Inner, Leveled, LeveledOptions, TableStore};
+use super::{ColumnBytes, Inner, Leveled, TableStore};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::stages::file_names::{is_table_of, table_file_number};
@@ -32,9 +32,9 @@ pub(crate) fn recover(
     shared: &Arc<Shared>,
     folder: &Folder,
     front: FrontShape,
-    options: &LeveledOptions,
     columns: Option<ColumnBytes>,
 ) -> Result<Leveled> {
+    let options = &shared.options.bottom.leveled;
     let store = TableStore::new(
         folder,
         shared.manifest.db(),

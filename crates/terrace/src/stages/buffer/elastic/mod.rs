@@ -346,7 +346,7 @@ impl Buffer for Elastic {
         let (drained, _) = NewerTables::before(&drained, self.shared.survival(), usize::MAX);
         let newer = NewerTables {
             all: Arc::clone(&self.tables),
-            survival: self.shared.survival(),
+            shared: Arc::clone(&self.shared),
             tables: newer,
             seq_max,
             newest_drained: newest.id,
@@ -430,6 +430,7 @@ impl Buffer for Elastic {
                 metrics.levels.insert(
                     at,
                     LevelMetrics {
+                        name: "level",
                         level: inner.level,
                         ..Default::default()
                     },
@@ -453,7 +454,7 @@ impl Buffer for Elastic {
 /// table.
 struct NewerTables {
     all: Arc<Tables>,
-    survival: Survival,
+    shared: Arc<Shared>,
     tables: Vec<Arc<Table>>,
     /// Versions above it came later: a snapshot unknown to the drain may not include them.
     seq_max: SeqNo,
@@ -522,7 +523,11 @@ impl NewerVersions for NewerTables {
         let Some(at) = all.iter().position(|table| table.id == newest) else {
             return false;
         };
-        let (tables, seq_max) = NewerTables::before(&all[..at], self.survival, usize::MAX);
+        // A table that is being ingested hides nothing before it is visible.
+        let visible = self.shared.sequencer.visible();
+        let from = all[..at].partition_point(|table| table.inner.lock().seq_last > visible);
+        let survival = self.shared.survival();
+        let (tables, seq_max) = NewerTables::before(&all[from..at], survival, usize::MAX);
         let is_new = (seq_max, tables.len()) != (self.seq_max, self.tables.len());
         (self.tables, self.seq_max) = (tables, seq_max);
         is_new

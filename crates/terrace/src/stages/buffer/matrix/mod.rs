@@ -332,8 +332,7 @@ impl Buffer for Matrix {
         let draining = compactor.rows;
         let seq_last = draining[0].meta.seqs.1;
         let above = &rows[..rows.len() - draining.len()];
-        let survival = self.shared.survival();
-        let newer = Newer::new(&self.rows, survival, above, &draining);
+        let newer = Newer::new(&self.rows, &self.shared, above, &draining);
         let (left, mut changes) = Matrix::after(&draining, &keys)?;
         failpoint!(ColumnEarly => {
             rows.retain(|row| !draining.iter().any(|old| old.meta.id == row.meta.id));
@@ -413,8 +412,8 @@ impl Buffer for Matrix {
 
     fn measure(&self, metrics: &mut Metrics) {
         let rows = self.rows.0.lock();
-        // The receiver, and the compactor below it.
-        for compacted in [false, true] {
+        for (level, name) in ["receiver", "compactor"].into_iter().enumerate() {
+            let compacted = level == 1;
             let of = rows.iter().filter(|row| {
                 let busy = row.state.lock().busy;
                 (busy || row.meta.drained.is_some()) == compacted
@@ -424,6 +423,8 @@ impl Buffer for Matrix {
                 continue;
             }
             metrics.levels.push(LevelMetrics {
+                name,
+                level: level as u32,
                 table_count: of.len() as u64,
                 entry_count: of.iter().map(|row| row.entries() - row.bounds().0).sum(),
                 bytes: of.iter().map(|row| row.extent_bytes()).sum(),

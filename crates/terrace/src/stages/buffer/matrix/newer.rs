@@ -10,7 +10,7 @@ use super::Rows;
 use super::row::Row;
 use crate::error::Result;
 use crate::parts::key::Target;
-use crate::stages::{NewerVersions, Survival};
+use crate::stages::{NewerVersions, Shared, Survival};
 use crate::types::{SEQ_MAX, SeqNo};
 
 /// BOUND: the number of rows that are searched until the disk is full.
@@ -19,7 +19,7 @@ pub(super) const ASKED_MAX: usize = 32;
 /// The rows next newer than those that drain, and these; newest first.
 pub(super) struct Newer {
     all: Arc<Rows>,
-    survival: Survival,
+    shared: Arc<Shared>,
     rows: Vec<Near>,
     drained: Vec<Near>,
 }
@@ -39,14 +39,14 @@ impl Newer {
     /// `rows` are all that are newer than `drained`.
     pub(super) fn new(
         all: &Arc<Rows>,
-        survival: Survival,
+        shared: &Arc<Shared>,
         rows: &[Arc<Row>],
         drained: &[Arc<Row>],
     ) -> Newer {
         Newer {
             all: Arc::clone(all),
-            survival,
-            rows: Near::all(hiding(survival, rows, ASKED_MAX)),
+            shared: Arc::clone(shared),
+            rows: Near::all(hiding(shared.survival(), rows, ASKED_MAX)),
             drained: Near::all(drained),
         }
     }
@@ -110,7 +110,10 @@ impl NewerVersions for Newer {
         let last = (self.drained.first()).map_or(0, |Near(row, _)| row.meta.seqs.1);
         let all = self.all.0.lock();
         let newer = &all[..all.partition_point(|row| row.meta.seqs.1 > last)];
-        let rows = Near::all(hiding(self.survival, newer, usize::MAX));
+        // A row that is being ingested hides nothing before it is visible.
+        let visible = self.shared.sequencer.visible();
+        let newer = &newer[newer.partition_point(|row| row.meta.seqs.1 > visible)..];
+        let rows = Near::all(hiding(self.shared.survival(), newer, usize::MAX));
         let newest = |rows: &[Near]| rows.first().map(|Near(row, _)| row.meta.id);
         let is_new = newest(&rows) != newest(&self.rows);
         self.rows = rows;
