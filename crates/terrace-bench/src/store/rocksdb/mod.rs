@@ -36,7 +36,8 @@ pub(super) fn open(setup: &Setup<'_>) -> Result<Box<dyn Store>, BenchError> {
     let budget = Budget::of(setup.options);
     let cache = Cache::new_lru_cache(budget.cache_bytes as usize);
     let mut options = db_options(setup.options, &budget, &cache);
-    place_level0(&mut options, &setup.options.bottom.leveled, setup.folder)?;
+    let leveled = &setup.options.bottom.leveled;
+    place_level0(&mut options, leveled, budget.buffer_bytes, setup.folder)?;
     options.create_if_missing(!setup.existing);
     options.set_error_if_exists(!setup.existing);
     let db = DB::open(&options, setup.folder).map_err(failed)?;
@@ -60,6 +61,7 @@ fn compression_of(wanted: Compression) -> DBCompressionType {
 fn place_level0(
     db: &mut DbOptions,
     leveled: &LeveledOptions,
+    buffer_bytes: u64,
     folder: &Path,
 ) -> Result<(), BenchError> {
     let usual = LeveledOptions::default();
@@ -78,6 +80,9 @@ fn place_level0(
     db.set_db_paths(&[first, rest]);
     // RocksDB does so itself if it has two paths.
     db.set_level_compaction_dynamic_level_bytes(false);
+    // Level 0 is limited in files. RocksDB merges four or more of them into one within the level,
+    // up to this size, so that it would take any number of bytes.
+    db.set_max_compaction_bytes(4 * buffer_bytes - 1);
     db.set_wal_dir(level0);
     Ok(())
 }
