@@ -19,7 +19,7 @@ use super::{Db, Progress};
 use crate::engine::Engine;
 use crate::engine::freeze::Frozen;
 use crate::error::{Error, Result};
-use crate::options::Workers;
+use crate::options::{LeveledOptions, Workers};
 use crate::parts::batch::Batch;
 use crate::parts::expiry::Value;
 use crate::parts::iter::Cursor;
@@ -100,8 +100,12 @@ impl DbBuilder {
 
     fn options_of_copy(&self, db: &Db) -> crate::Options {
         let mut options = db.options().clone();
-        // Not what the design sets, which the copy would state.
-        options.bottom.leveled = db.options_stated().bottom.leveled.clone();
+        // The copy states what the source states, not what the design sets; only its tables fit the
+        // disk.
+        options.bottom.leveled = LeveledOptions {
+            table_bytes: options.bottom.leveled.table_bytes,
+            ..db.options_stated().bottom.leveled.clone()
+        };
         options.pool.path = match (&options.pool.path, &self.options.pool.path) {
             (None, _) => None,
             (Some(_), Some(given)) => Some(given.clone()),

@@ -272,7 +272,9 @@ impl Ingest {
     /// Writes all entries that are not written yet.
     fn write(&mut self) -> Result<()> {
         let engine = Arc::clone(&self.engine);
-        if self.is_hidden(engine.shared.sequencer.visible())? && self.turn_to_buffer()? {
+        let are_few = matches!(&self.sink, Sink::Bottom { few: Some(_), .. });
+        let now = engine.shared.sequencer.visible();
+        if are_few && self.is_hidden(now)? && self.turn_to_buffer()? {
             return Ok(());
         }
         match &mut self.sink {
@@ -295,8 +297,8 @@ impl Ingest {
     }
 
     /// Gives the entries to the buffer instead of the bottom, if they are few and the pool has
-    /// space for them now: the bottom takes them too, so nobody waits for space. Returns whether it
-    /// did.
+    /// space for them now. It does not wait for space, since the bottom takes them too. Returns
+    /// whether the buffer has them.
     fn turn_to_buffer(&mut self) -> Result<bool> {
         let Sink::Bottom { few: Some(few), .. } = &self.sink else {
             return Ok(false);

@@ -138,6 +138,13 @@ fn metrics_and_options_show_the_container() {
     assert_eq!(levels(db.options()).level1_bytes, pool);
     assert!(!levels(db.options()).dynamic_sizes);
     assert_ne!(levels(db.options_stated()).level1_bytes, pool);
+    // A copy states what its source states.
+    let copy = folder.path().join("copy");
+    db.checkpoint(&copy).unwrap();
+    let copy = Db::builder(copy).open().unwrap();
+    let kept = |db: &Db| db.options_stated().kept();
+    assert_eq!(kept(&copy), kept(&db));
+    copy.close().unwrap();
     for n in 0..1800u32 {
         db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
     }
@@ -222,7 +229,7 @@ fn an_ingest_waits_only_for_its_keys() {
     let left: u64 = levels.iter().map(|level| level.entry_count).sum();
     assert!(left > 500, "{levels:?}");
     let ingested = |db: &Db| all(db).iter().filter(|pair| pair.1[0] == b'i').count();
-    // Of all pairs, 105, 361, 617 and so on have that byte too.
+    // The values of 105, 361, 617 and so on begin with the same byte.
     let like_them = (100..1500u32).filter(|n| *n as u8 == b'i').count();
     assert_eq!(ingested(&db), 100 + like_them);
     db.drain().unwrap();
