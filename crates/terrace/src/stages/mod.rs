@@ -40,6 +40,8 @@ pub(crate) mod buffer;
 mod column;
 mod drain;
 pub(crate) mod file_names;
+#[cfg(test)]
+mod fixture;
 pub(crate) mod front;
 mod job;
 mod need;

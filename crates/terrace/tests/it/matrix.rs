@@ -236,6 +236,74 @@ fn an_ingest_waits_only_for_its_keys() {
     assert_eq!(ingested(&db), 100 + like_them);
 }
 
+/// Hundreds of small ingests between puts of the same keys: each is newer than what it found, and
+/// their rows leave once they are many.
+#[test]
+fn small_ingests_follow_one_another() {
+    for workers in [Workers::Manual, Workers::Threads(1)] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(Design::MatrixKv, Medium::Dax);
+        options.background.workers = workers;
+        options.pool.size_bytes = 4 << 20;
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut expected = std::collections::BTreeMap::new();
+        for turn in 0..300u32 {
+            let value = |n: u32| [turn.to_be_bytes().as_slice(), &[n as u8; 400]].concat();
+            for n in (turn * 7..).step_by(13).take(5) {
+                let key = (n % 200).to_be_bytes();
+                db.put(key, value(n)).unwrap();
+                expected.insert(key.to_vec(), value(n));
+            }
+            let mut ingest = db.ingest().unwrap();
+            for n in (turn % 50..200).step_by(50) {
+                ingest.add(n.to_be_bytes(), value(n)).unwrap();
+                expected.insert(n.to_be_bytes().to_vec(), value(n));
+            }
+            let finished = ingest.finish();
+            finished.unwrap_or_else(|e| panic!("{workers:?}, ingest {turn}: {e}"));
+            if turn % 10 == 0 {
+                assert!(all(&db).into_iter().eq(expected.clone()), "{turn}");
+            }
+        }
+        assert!(all(&db).into_iter().eq(expected.clone()));
+        db.wait_idle().unwrap();
+        let levels = db.metrics().levels;
+        let rows: u64 = levels.iter().map(|level| level.table_count).sum();
+        assert!(rows < 256, "{workers:?}: {rows} rows");
+        assert!(all(&db).into_iter().eq(expected.clone()));
+        db.close().unwrap();
+        let db = Db::builder(folder.path()).open().unwrap();
+        db.drain().unwrap();
+        assert!(all(&db).into_iter().eq(expected));
+    }
+}
+
+/// Entries of a few bytes pass through a small container, most of which a reader keeps: none is
+/// refused, and the reader sees what was there when it began.
+#[test]
+fn tiny_entries_pass_behind_a_reader() {
+    let folder = scratch().unwrap();
+    let mut options = settings::small_of(Design::MatrixKv, Medium::Dax);
+    options.background.workers = Workers::Threads(1);
+    options.pool.size_bytes = 2 << 20;
+    options.bottom.leveled.table_bytes = 1 << 20;
+    options.bottom.leveled.level1_bytes = 1 << 20;
+    let db = Db::open(folder.path(), options).unwrap();
+    let put = |n: u32| db.put(n.to_be_bytes(), [n as u8]).unwrap();
+    (0..20_000).for_each(put);
+    let mut reader = db.iter().unwrap();
+    assert!(reader.next().is_some());
+    (20_000..80_000).for_each(put);
+    assert_eq!(reader.count(), 19_999);
+    let found = all(&db);
+    assert_eq!(found.len(), 80_000);
+    assert!(
+        (0..)
+            .zip(&found)
+            .all(|(n, (key, value))| { key[..] == u32::to_be_bytes(n) && value[..] == [n as u8] })
+    );
+}
+
 /// Returns all pairs.
 fn all(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
     let pairs = db.iter().unwrap().map(|pair| pair.unwrap());

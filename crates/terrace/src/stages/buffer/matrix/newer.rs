@@ -120,3 +120,49 @@ impl NewerVersions for Newer {
         is_new
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Matrix, ROW, recover};
+    use super::*;
+    use crate::parts::batch::Batch;
+    use crate::parts::manifest::item::Owners;
+    use crate::stages::{Buffer as _, Step, fixture};
+    use crate::types::EntryKind;
+
+    const OWNERS: Owners = &[&ROW];
+
+    /// Adds a row with one entry.
+    fn add_row(matrix: &Matrix, seq: SeqNo) {
+        let mut batch = Batch::default();
+        batch.push(EntryKind::Put, 0, b"key", b"value");
+        let mut job = matrix.build(&batch, seq).unwrap();
+        // BOUND: the job writes one entry.
+        loop {
+            match job.step().unwrap() {
+                Step::More => {}
+                Step::Done(completion) => return (completion.apply)(),
+                _ => panic!("the pool is nearly empty"),
+            }
+        }
+    }
+
+    /// A row that is being ingested hides nothing before it is visible: readers would see neither
+    /// version.
+    #[test]
+    fn an_invisible_row_hides_nothing() {
+        let shared = fixture::shared(OWNERS);
+        let matrix = recover(&shared).unwrap();
+        add_row(&matrix, 1);
+        shared.sequencer.start_after(1);
+        let drained = matrix.rows.0.lock().clone();
+        let mut newer = Newer::new(&matrix.rows, &shared, &[], &drained);
+        add_row(&matrix, 5);
+        assert!(!newer.look_again());
+        assert_eq!(newer.newest(0, b"key", 0).unwrap(), None);
+        assert_eq!(newer.newest_of_all(0, b"key", 0).unwrap(), Some(1));
+        shared.sequencer.start_after(5);
+        assert!(newer.look_again());
+        assert_eq!(newer.newest(0, b"key", 0).unwrap(), Some(5));
+    }
+}
