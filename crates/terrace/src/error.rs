@@ -119,6 +119,10 @@ impl Error {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
                 "; free space on that disk and try again"
             }
+            std::io::ErrorKind::FileTooLarge => {
+                "; raise the limit on the size of a process's files (ulimit -f), or use a file \
+                 system that allows larger ones"
+            }
             _ => "",
         };
         let more = match kind {

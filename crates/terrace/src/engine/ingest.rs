@@ -88,6 +88,20 @@ impl Engine {
         let _call = self.enter()?;
         self.check_writable()?;
         self.check_keyspace(keyspace)?;
+        if self.ingesting.swap(true, Ordering::AcqRel) {
+            return Err(Error::invalid(
+                "another ingest into this database is running: finish or drop it first",
+            ));
+        }
+        let begun = self.begin_ingest(keyspace);
+        if begun.is_err() {
+            self.ingesting.store(false, Ordering::Release);
+        }
+        begun
+    }
+
+    /// Begins the only ingest. Its number is chosen after all that an earlier one took.
+    fn begin_ingest(self: &Arc<Self>, keyspace: u32) -> Result<Ingest> {
         let shared = &self.shared;
         let seq = shared.sequencer.last_taken() + AHEAD;
         if seq > SEQ_MAX - AHEAD {
@@ -114,11 +128,6 @@ impl Engine {
                 tables: Vec::new(),
             },
         };
-        if self.ingesting.swap(true, Ordering::AcqRel) {
-            return Err(Error::invalid(
-                "another ingest into this database is running: finish or drop it first",
-            ));
-        }
         Ok(Ingest {
             engine: Arc::clone(self),
             keyspace,

@@ -486,6 +486,37 @@ fn ingests_during_writes_are_atomic() {
     }
 }
 
+/// Threads that begin ingests at the same time get one each, or are told that another is running:
+/// none that was begun fails.
+#[test]
+fn ingests_that_begin_together_do_not_fail() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(Design::Leveled, Workers::Threads(1))).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..6u32 {
+            let db = &db;
+            scope.spawn(move || {
+                let mut done = 0;
+                while done < 100 {
+                    let mut ingest = match db.ingest() {
+                        Ok(ingest) => ingest,
+                        Err(e) => {
+                            assert!(e.to_string().contains("another ingest"), "{e}");
+                            continue;
+                        }
+                    };
+                    ingest.add(key(thread), key(done)).unwrap();
+                    ingest.finish().unwrap();
+                    done += 1;
+                }
+            });
+        }
+    });
+    for thread in 0..6 {
+        assert_eq!(db.get(key(thread)).unwrap(), Some(key(99).to_vec()));
+    }
+}
+
 /// A range delete that is only in a memtable removes nothing permanently, though entries ingested
 /// after it are in files already: a process killed then leaves the batch entirely or not at all.
 #[test]
