@@ -247,6 +247,7 @@ mod tests {
             entry_count: 1234,
             tombstone_count: 5,
             bytes: 3 << 20,
+            superseded_bytes: 0,
             target_bytes,
             written_bytes: 1 << 20,
         }

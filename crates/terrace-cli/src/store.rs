@@ -104,12 +104,19 @@ pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db
 
 /// Returns the options to open with: `stored` ones if the database exists.
 fn options(stored: Option<Options>, args: &StoreArgs) -> Options {
-    let mut options = stored.unwrap_or_else(|| {
+    let Some(mut options) = stored else {
         let mut options = Options::default();
         options.pool.path = Some(POOL_FILE.into());
-        options
-    });
+        apply(args, &mut options);
+        return options;
+    };
+    let kept = (options.front.memtable_bytes, options.bottom.extent_bytes);
     apply(args, &mut options);
+    if args.memory.is_none() {
+        // The sizes of memtables and of extents follow from the pool's when a database is created.
+        let memtable = args.memtable_size.unwrap_or(kept.0);
+        (options.front.memtable_bytes, options.bottom.extent_bytes) = (memtable, kept.1);
+    }
     options
 }
 
@@ -241,13 +248,17 @@ mod tests {
             medium: Some(MediumArg::Dax),
             durability: Some(DurabilityArg::Sync),
             table_size: Some(8 << 20),
+            pool_size: Some(16 << 20),
             cache_size: Some(0),
             compression: Some(Compression::None),
             direct_io: Some(DirectIoArg::Writes),
             ..StoreArgs::default()
         };
+        let extent = stored.bottom.extent_bytes;
         let options = options(Some(stored), &args);
         assert_eq!(options.front.memtable_bytes, 1 << 20);
+        assert_eq!(options.bottom.extent_bytes, extent);
+        assert_eq!(options.pool.size_bytes, 16 << 20);
         assert_eq!(options.pool.path.as_deref(), Some(Path::new("elsewhere")));
         assert_eq!(options.pool.medium, MediumChoice::ForceDax);
         assert_eq!(options.durability, Durability::Sync);

@@ -116,8 +116,9 @@ impl Ingest {
     ///
     /// # Errors
     /// `Full`, `Io`, `Stopped`, `Closed`, and `Invalid` after a failed `add`, if the keyspace was
-    /// dropped, or if four billion entries were written since the ingest began. None of the pairs is visible then, unless the error is `Stopped` or comes from
-    /// the manifest; then reopening the database shows all of them or none.
+    /// dropped, or if four billion entries were written since the ingest began. None of the pairs
+    /// is visible then, unless the error is `Stopped` or comes from the manifest; then reopening
+    /// the database shows all of them or none.
     pub fn finish(self) -> Result<IngestReport> {
         let (entries, bytes) = self.entries.finish()?;
         Ok(IngestReport { entries, bytes })

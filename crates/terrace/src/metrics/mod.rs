@@ -180,6 +180,9 @@ pub struct FileLevelMetrics {
     pub tombstone_count: u64,
     /// Bytes of the files.
     pub bytes: u64,
+    /// About how many bytes of other tables its entries supersede, as far as known: tables written
+    /// before the database was opened count as superseding nothing.
+    pub superseded_bytes: u64,
     /// The size from which the level is compacted; `None` for level 0.
     pub target_bytes: Option<u64>,
     /// Bytes of table files written for the level since the database was opened.
@@ -319,13 +322,20 @@ impl Metrics {
         (live > 0).then(|| self.bottom.bytes as f64 / live as f64)
     }
 
-    /// Returns bytes of all table files for each byte of those on the deepest level, which contains
-    /// most keys and each of them once: an estimate, as everything above it may be superseding or
-    /// new. `None` if there is no such level yet.
+    /// Returns bytes of all table files for each byte of live data, an estimate. If the deepest
+    /// level has at least half of all bytes, it counts as the live data: it contains each key once,
+    /// and everything above it may be superseding or new. Otherwise that is what no newer table is
+    /// known to supersede. `None` if there is no level below level 0 yet.
     pub fn space_amp_files(&self) -> Option<f64> {
-        let deepest = self.files.last().filter(|level| level.run_count == 1)?;
+        let filled = |level: &&FileLevelMetrics| level.bytes > 0;
+        let deepest = self.files.iter().rev().find(filled)?;
         let all: u64 = self.files.iter().map(|level| level.bytes).sum();
-        (deepest.bytes > 0).then(|| all as f64 / deepest.bytes as f64)
+        let superseded: u64 = self.files.iter().map(|level| level.superseded_bytes).sum();
+        let live = match 2 * deepest.bytes >= all {
+            true => deepest.bytes,
+            false => all.saturating_sub(superseded),
+        };
+        (deepest.run_count == 1 && live > 0).then(|| all as f64 / live as f64)
     }
 
     /// Returns bytes written to files, logs and tables, for each byte that users wrote; 0 before

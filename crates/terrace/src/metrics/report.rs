@@ -222,6 +222,7 @@ mod tests {
             entry_count: 500,
             tombstone_count: 6,
             bytes: 4096 << level,
+            superseded_bytes: 1024,
             target_bytes,
             written_bytes: 0,
         }
@@ -307,6 +308,15 @@ job        compact                   1 ended,          500 entries,      7.0ms
         assert_eq!(metrics.space_amp_files(), None);
         metrics.files.push(level(1, Some(1)));
         assert_eq!(metrics.space_amp_files(), Some(1.5));
+        // A level that is empty by now counts for nothing, and a deepest level that is small is not
+        // the live data.
+        let mut others = metrics.files.clone();
+        others.push(level(2, Some(1)));
+        (others[2].bytes, others[2].superseded_bytes) = (0, 0);
+        others[1].bytes = 1024;
+        metrics.files = std::mem::replace(&mut others, metrics.files);
+        assert_eq!(metrics.space_amp_files(), Some(5120.0 / 3072.0));
+        metrics.files = others;
         metrics.bottom = BottomMetrics {
             extent_count: 1,
             bytes: 300,

@@ -423,3 +423,34 @@ fn small_rows_leave_before_they_are_many() {
     }
     assert_eq!(db.iter().unwrap().count(), 1000);
 }
+
+/// Range deletes leave the levels where nothing is below them: the tree does not become deeper.
+#[test]
+fn range_deletes_make_no_deep_tree() {
+    let folder = scratch().unwrap();
+    let db = of_columns(folder.path());
+    for n in 0..1500u32 {
+        db.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+    }
+    db.drain().unwrap();
+    let deepest = |db: &Db| {
+        let files = db.metrics().files;
+        let filled = files.iter().filter(|level| level.bytes > 0);
+        filled.map(|level| level.level).max()
+    };
+    let before = deepest(&db);
+    let snapshot = db.snapshot().unwrap();
+    for from in (0..1500u32).step_by(300) {
+        db.delete_range(from.to_be_bytes()..(from + 50).to_be_bytes())
+            .unwrap();
+    }
+    db.drain().unwrap();
+    while db.step(0).unwrap() {}
+    assert_eq!(snapshot.iter().unwrap().count(), 1500);
+    drop(snapshot);
+    while db.step(0).unwrap() {}
+    assert_eq!(deepest(&db), before);
+    assert_eq!(all(&db).len(), 1250);
+    let ranges = db.metrics().range_delete_count;
+    assert_eq!(ranges, 0);
+}

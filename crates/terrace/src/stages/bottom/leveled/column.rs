@@ -32,16 +32,19 @@ pub(crate) struct ColumnBytes {
     pub(crate) most: u64,
 }
 
-/// BOUND: about how many columns a full container has.
+/// BOUND: about how many columns a full container has at most, and how many at least. In the paper
+/// it has twelve.
 const COLUMNS_MAX: u64 = 32;
+const COLUMNS_MIN: u64 = 6;
 
 impl ColumnBytes {
     /// Returns the bounds of the paper: half of, and all of, what one table of the first level may
     /// overlap on the second (section 3.2). With tables that are tiny compared to the container,
-    /// columns are wider: the edit of each names all rows.
+    /// columns are wider: the edit of each names all rows. With tables that are large they are
+    /// narrower: writers would wait for the only column.
     pub(crate) fn of(growth: u64, table_bytes: u64, container: u64) -> ColumnBytes {
         let most = growth.saturating_mul(table_bytes);
-        let most = most.max(container / COLUMNS_MAX);
+        let most = most.clamp(container / COLUMNS_MAX, container / COLUMNS_MIN);
         let least = most / 2;
         ColumnBytes { least, most }
     }

@@ -421,6 +421,7 @@ impl Bottom for Leveled {
                 entry_count: tables().map(|t| t.meta.entries).sum(),
                 tombstone_count: tables().map(|t| t.meta.tombstones).sum(),
                 bytes: tables().map(|t| t.meta.bytes).sum(),
+                superseded_bytes: runs.iter().map(|run| run.superseded()).sum(),
                 target_bytes: target,
                 written_bytes: self.inner.written[level].load(Ordering::Relaxed),
             }
@@ -431,7 +432,8 @@ impl Bottom for Leveled {
             let level = level_of(at + 1, std::slice::from_ref(run), target);
             metrics.files.push(level);
         }
-        metrics.files.retain(|level| level.file_count > 0);
+        let was_used = |level: &FileLevelMetrics| level.file_count + level.written_bytes > 0;
+        metrics.files.retain(was_used);
         let (cached, pinned) = self.inner.store.blocks.used_bytes();
         metrics.cache.used_bytes = cached + pinned;
         metrics.cache.capacity_bytes = self.inner.store.blocks.capacity_bytes();

@@ -211,11 +211,12 @@ fn pick_stale(
         let with = with.filter(|t| stale(t) && !busy.contains(&t.number()));
         for table in with.filter(|t| !held(t)) {
             let (first, last) = table.reach();
+            // With nothing below it loses them where it is.
+            if !version.reaches_below(level, first, last) {
+                return Some(Compaction::rewriting(table));
+            }
             let to = (level + 1).min(depth);
-            let lower = match to > level {
-                true => version.level(to).overlapping(first, last),
-                false => &[],
-            };
+            let lower = version.level(to).overlapping(first, last);
             if lower.iter().all(|t| !busy.contains(&t.number())) {
                 return Some(Compaction::one(to, table, lower));
             }
