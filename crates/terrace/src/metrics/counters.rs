@@ -83,8 +83,7 @@ counters! {
         pub levels: Vec<LevelMetrics>,
         /// The repository, if the design has one.
         pub bottom: BottomMetrics,
-        /// Levels of table files, if the design has them; only those that contain files, or to which
-        /// some were written since the database was opened.
+        /// Levels of table files, if the design has them; only those that contain files.
         pub files: Vec<FileLevelMetrics>,
         /// The cache of their blocks.
         pub cache: CacheMetrics,

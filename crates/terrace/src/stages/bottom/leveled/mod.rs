@@ -432,8 +432,7 @@ impl Bottom for Leveled {
             let level = level_of(at + 1, std::slice::from_ref(run), target);
             metrics.files.push(level);
         }
-        let was_used = |level: &FileLevelMetrics| level.file_count + level.written_bytes > 0;
-        metrics.files.retain(was_used);
+        metrics.files.retain(|level| level.file_count > 0);
         let (cached, pinned) = self.inner.store.blocks.used_bytes();
         metrics.cache.used_bytes = cached + pinned;
         metrics.cache.capacity_bytes = self.inner.store.blocks.capacity_bytes();
