@@ -116,8 +116,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// The size of a memtable, of its log and of the table that a flush makes of it [default: 64MiB,
-    /// but at most a 32nd of --pool-size when a database is created].
+    /// The size of a memtable, of its log and of the table that a flush makes of it [default:
+    /// 64MiB, but at most a 32nd of --pool-size when a database is created].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) memtable_size: Option<u64>,
 
