@@ -58,8 +58,9 @@ impl fmt::Display for FileSettings {
     }
 }
 
-/// Returns the settings of level 0 for a line, if they differ from the usual ones.
-pub(crate) fn level0_settings(leveled: &LeveledOptions) -> String {
+/// Returns the settings of level 0 and of values apart for a line, if they differ from the usual
+/// ones.
+pub(crate) fn special_settings(leveled: &LeveledOptions) -> String {
     let usual = LeveledOptions::default();
     let mut line = String::new();
     if leveled.level0_dir.is_some() {
@@ -68,6 +69,9 @@ pub(crate) fn level0_settings(leveled: &LeveledOptions) -> String {
     if (leveled.runs_compact, leveled.runs_stop) != (usual.runs_compact, usual.runs_stop) {
         let (from, to) = (leveled.runs_compact, leveled.runs_stop);
         line.push_str(&format!(", level 0 of {from} to {to} memtables"));
+    }
+    if let Some(from) = leveled.values_apart_from {
+        line.push_str(&format!(", values from {} apart", units::bytes(from)));
     }
     line
 }

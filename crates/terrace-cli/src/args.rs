@@ -13,13 +13,13 @@ mod compare;
 mod parse;
 mod tools;
 
-use parse::{compressions, designs, parse_design, parse_emulation};
+use parse::{ApartFrom, compressions, designs, parse_apart, parse_design, parse_emulation};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use compare::{BenchCommand, CompareArgs, PapersArgs, ReportArgs};
 pub(crate) use tools::{
     CheckpointArgs, CompactArgs, DumpArgs, EntryArgs, IngestArgs, LoadArgs, LogDumpArgs,
-    ManifestDumpArgs, RepairArgs, SstDumpArgs,
+    ManifestDumpArgs, RepairArgs, SstDumpArgs, ValueDumpArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -135,8 +135,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "DEVICE|GB/S[:NS]", value_parser = parse_emulation)]
     pub(crate) emulate: Option<Emulation>,
 
-    /// The size of a table file. For designs with table files, like the options up to --compression
-    /// [default: 64MiB].
+    /// The size of a table file. For designs with table files, like the options up to
+    /// --values-apart-from [default: 64MiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) table_size: Option<u64>,
 
@@ -154,6 +154,11 @@ pub(crate) struct StoreArgs {
     /// the feature "zstd" [default: lz4].
     #[arg(long, global = true, value_name = "HOW", value_parser = compressions())]
     pub(crate) compression: Option<Compression>,
+
+    /// The size from which values are stored apart from their keys, in value files that compactions
+    /// seldom rewrite, or "none": for large values and many writes [default: none].
+    #[arg(long, global = true, value_name = "SIZE|none", value_parser = parse_apart)]
+    pub(crate) values_apart_from: Option<ApartFrom>,
 
     /// Whether reads or writes of table files bypass the operating system's cache, if the file
     /// system supports it [default: none].
@@ -207,6 +212,8 @@ pub(crate) enum Command {
     Keyspaces(KeyspacesCommand),
     /// Show a table file: its properties, its blocks, its entries.
     SstDump(SstDumpArgs),
+    /// Show a value file: the values that are stored apart from their keys.
+    ValueDump(ValueDumpArgs),
     /// Show the logs of a database, their records and entries.
     LogDump(LogDumpArgs),
     /// Show the manifest: what is live, and the edits that led to it.

@@ -147,6 +147,10 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     set(&mut leveled.level1_bytes, args.level1_size);
     set(&mut leveled.cache_bytes, args.cache_size);
     set(&mut leveled.compression, args.compression);
+    set(
+        &mut leveled.values_apart_from,
+        args.values_apart_from.map(|from| from.0),
+    );
     let direct = args.direct_io.map(|direct| direct.reads_and_writes());
     set(&mut leveled.direct_reads, direct.map(|(reads, _)| reads));
     set(&mut leveled.direct_writes, direct.map(|(_, writes)| writes));

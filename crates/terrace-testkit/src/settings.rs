@@ -125,6 +125,7 @@ pub fn varied(options: &Options, n: u8) -> Options {
             options.bottom.leveled.levels = 6;
             options.bottom.leveled.growth = 2;
             options.bottom.leveled.compression_upper = Compression::Lz4;
+            options.bottom.leveled.values_apart_from = Some(32);
         }
         _ => {}
     }

@@ -67,7 +67,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use metrics::{
     BottomMetrics, CacheMetrics, Counts, FileLevelMetrics, FilterLevel, JobMetrics, LevelMetrics,
     LifeMetrics, MemoryMetrics, MemoryUse, Metrics, PoolMetrics, Purpose, RateLimiterMetrics,
-    RetryMetrics, StallMetrics, StallReason, human_bytes,
+    RetryMetrics, StallMetrics, StallReason, ValueFileMetrics, human_bytes,
 };
 pub use options::{
     BackgroundOptions, BottomOptions, BufferOptions, Design, Emulation, FrontOptions,

@@ -7,7 +7,7 @@ use ::terrace::{Db, Durability, Iter, Options, Result, WriteBatch};
 use super::{About, Counters, Direction, Flushes, Session, Settle, Setup, Store};
 use crate::config::engine_settings;
 use crate::error::BenchError;
-use crate::files::{BlockReads, FileSettings, level0_settings};
+use crate::files::{BlockReads, FileSettings, special_settings};
 use crate::space::Space;
 use crate::units;
 
@@ -103,8 +103,8 @@ fn settings(options: &Options) -> String {
         line.push_str(&format!(", {buffer}"));
     }
     if let Some(files) = FileSettings::of(options) {
-        let level0 = level0_settings(&options.bottom.leveled);
-        line.push_str(&format!("; {files}{level0}"));
+        let special = special_settings(&options.bottom.leveled);
+        line.push_str(&format!("; {files}{special}"));
     }
     line
 }

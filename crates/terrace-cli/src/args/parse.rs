@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use terrace::{Compression, Design, Emulation};
-use terrace_bench::profile;
+use terrace_bench::{profile, units};
 
 pub(super) fn parse_design(text: &str) -> Result<Design, String> {
     text.parse().map_err(|_| {
@@ -56,6 +56,17 @@ pub(super) fn parse_emulation(text: &str) -> Result<Emulation, String> {
         write_gbps,
         write_latency_ns,
     })
+}
+
+/// The size from which values are stored apart from their keys; `None` for no value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ApartFrom(pub(crate) Option<u64>);
+
+pub(super) fn parse_apart(text: &str) -> Result<ApartFrom, String> {
+    match text {
+        "none" => Ok(ApartFrom(None)),
+        size => units::parse_bytes(size).map(|bytes| ApartFrom(Some(bytes))),
+    }
 }
 
 pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {

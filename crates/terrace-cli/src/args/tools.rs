@@ -207,6 +207,22 @@ pub(crate) struct SstDumpArgs {
     pub(crate) show: EntryArgs,
 }
 
+/// `terrace value-dump`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The values are in the order in which they were written. Only tables tell which of them are still \
+needed: sst-dump shows where an entry has its value. The file is only read, even while another \
+process has the database open. The exit code is 1 if there is damage.
+
+Example:
+  terrace value-dump /data/words/0000000000000009.val --entries --keys-only")]
+pub(crate) struct ValueDumpArgs {
+    /// The value file.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) show: EntryArgs,
+}
+
 /// `terrace log-dump`
 #[derive(Debug, Args)]
 #[command(after_help = "\

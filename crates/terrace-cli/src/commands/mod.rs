@@ -39,6 +39,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), CliError> {
         Command::Verify(args) => verify::verify(&args.db, &store, json),
         Command::Keyspaces(command) => keyspaces::keyspaces(&command, &store, json),
         Command::SstDump(args) => inspect::table::dump(&args, json),
+        Command::ValueDump(args) => inspect::values::dump(&args, json),
         Command::LogDump(args) => inspect::log::dump(&args, json),
         Command::ManifestDump(args) => inspect::manifest::dump(&args, json),
         Command::Bench(args) => bench::bench(&args, &store, json),

@@ -209,7 +209,8 @@ fn tiers(metrics: &Metrics) -> Table {
         life.write_amp_pm(),
     );
     let files = metrics.log_file_bytes + metrics.table_file_bytes;
-    let bytes: u64 = metrics.files.iter().map(|level| level.bytes).sum();
+    let tables: u64 = metrics.files.iter().map(|level| level.bytes).sum();
+    let bytes = tables + metrics.values.bytes;
     let ever = life.log_file_bytes + life.table_file_bytes;
     if bytes > 0 || ever > 0 {
         let (space, written) = (metrics.space_amp_files(), metrics.write_amp_files());
@@ -272,6 +273,11 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         },
         "range_deletes": metrics.range_delete_count,
         "table_files": files_as_json(metrics),
+        "value_files": {
+            "files": metrics.values.file_count,
+            "bytes": metrics.values.bytes,
+            "live_bytes": metrics.values.live_bytes,
+        },
         "cache": cache_as_json(metrics),
         "written": {
             "user_bytes": metrics.user_written_bytes,

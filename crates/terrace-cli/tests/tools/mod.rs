@@ -105,6 +105,74 @@ fn files_are_dumped() {
     assert_eq!(problem.matches(&path).count(), 1, "{problem}");
 }
 
+/// Values apart are shown where they are: tables name their places, and value files have them.
+#[test]
+fn values_apart_are_dumped() {
+    let place = Place::new();
+    let long = "long ".repeat(60);
+    let input: String = (0..300)
+        .map(|n| match n % 2 {
+            0 => format!("key{n:04}\tshort\n"),
+            _ => format!("key{n:04}\t{n} {long}\n"),
+        })
+        .collect();
+    let options = "--design leveled --compression none --values-apart-from 100";
+    let loaded = place.feed(&format!("{options} load"), &[], input.as_bytes());
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    place.stdout("compact", &[]);
+    let run = |arguments: &[&dyn AsRef<OsStr>]| {
+        let mut run = terrace();
+        run.args(arguments.iter().map(|a| a.as_ref()));
+        run.output().expect("the command runs")
+    };
+    let of_kind = |ending: &str| {
+        let files = fs::read_dir(place.db()).expect("a directory");
+        let paths = files.map(|entry| entry.expect("an entry").path());
+        let mut paths = paths.filter(|path| path.extension() == Some(OsStr::new(ending)));
+        paths.next().expect("a file")
+    };
+    let (table, values) = (of_kind("sst"), of_kind("val"));
+    let shown = run(&[&"sst-dump", &table, &"--from", &"key0006", &"--limit", &"2"]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("key0006\tshort\n"), "{shown}");
+    assert!(
+        shown.contains("key0007\t(302 bytes in value file "),
+        "{shown}"
+    );
+    let shown = run(&[
+        &"value-dump",
+        &values,
+        &"--from",
+        &"key0006",
+        &"--limit",
+        &"1",
+    ]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains(&format!("key0007\t7 {long}\n")), "{shown}");
+    let json = lines_of_json(&run(&[&"value-dump", &"--json", &values]).stdout);
+    assert_eq!(json.last().expect("a summary")["values"], 150);
+    let manifest = run(&[&"manifest-dump", &place.db()]);
+    assert!(text(&manifest.stdout).contains("value-file-added"));
+    let stat = place.stdout("stat --json", &[]);
+    let stat: serde_json::Value = serde_json::from_slice(&stat).expect("JSON");
+    assert_eq!(stat["value_files"]["files"], 1, "{stat}");
+    assert_fails(
+        &run(&[&"value-dump", &table]),
+        1,
+        "is not named like a value file",
+    );
+    let mut bytes = fs::read(&values).expect("a value file");
+    bytes[5000] ^= 1;
+    fs::write(&values, bytes).expect("a value file");
+    let damaged = run(&[&"value-dump", &values]);
+    assert!(text(&damaged.stdout).contains("problem at offset "));
+    assert_fails(&damaged, 1, "problem");
+    let verified = place.run("verify", &[]);
+    assert_eq!(verified.status.code(), Some(1));
+    let name = values.display().to_string();
+    assert!(text(&verified.stdout).contains(&name), "{name}");
+}
+
 /// Sorted lines are ingested atomically; a line out of order is named, and no entry of the file is
 /// added.
 #[test]

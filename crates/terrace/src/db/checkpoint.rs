@@ -25,8 +25,6 @@ use crate::parts::expiry::Value;
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
-use crate::parts::sstable::FileMeta;
-use crate::stages::file_names::table_file_name;
 use crate::stages::{Folder, Shared};
 use crate::types::{Durability, EntryKind, SeqNo};
 
@@ -231,12 +229,12 @@ impl DbBuilder {
         if files.is_empty() {
             return Ok(());
         }
-        let total: u64 = files.iter().map(|file| file.meta.bytes).sum();
+        let total: u64 = files.iter().map(|file| file.item.bytes()).sum();
         let mut changes = vec![Change::LastSeq { seq: frozen.seq() }];
         let mut next = 0;
         for file in &files {
-            let number = file.meta.number;
-            let to = self.path.join(table_file_name(number));
+            // The name has the file's number.
+            let to = self.path.join(file.path.file_name().unwrap_or_default());
             // Any failure to link leads to a copy, and the copy reports what is wrong.
             match self.fs.link(&file.path, &to) {
                 Ok(()) => report.files_linked += 1,
@@ -245,9 +243,9 @@ impl DbBuilder {
                     report.files_copied += 1;
                 }
             }
-            report.file_bytes += file.meta.bytes;
-            changes.push(Change::Added(Arc::<FileMeta>::clone(&file.meta)));
-            next = next.max(number + 1).max(file.meta.run + 1);
+            report.file_bytes += file.item.bytes();
+            changes.push(Change::Added(Arc::clone(&file.item)));
+            next = next.max(file.last_id + 1);
             self.report(Progress {
                 what: "linking files",
                 done: report.file_bytes,

@@ -35,7 +35,9 @@ use crate::parts::manifest::{Change, Edit, FILE_NAME as MANIFEST, Manifest};
 use crate::parts::redo::RedoArea;
 use crate::parts::reserve::reserve_owner;
 use crate::stages::Shared;
-use crate::stages::file_names::{is_log_of, is_table_of, log_file_id, table_file_number};
+use crate::stages::file_names::{
+    is_log_of, is_table_of, is_value_file_of, log_file_id, table_file_number, value_file_number,
+};
 use crate::types::{DbId, draft_owner};
 
 /// The first bytes of a pool.
@@ -98,6 +100,9 @@ fn is_own(fs: &dyn FileSystem, dir: &Path, name: &str, db: DbId) -> bool {
     if let Some(number) = table_file_number(name) {
         return is_table_of(fs, &path, db, number);
     }
+    if let Some(number) = value_file_number(name) {
+        return is_value_file_of(fs, &path, db, number);
+    }
     if log_file_id(name).is_some() {
         return is_log_of(fs, &path, db);
     }
@@ -122,6 +127,11 @@ fn trace(fs: &dyn FileSystem, dir: &Path, name: &str, mark: Option<Mark>) -> Opt
         // Another program may use the same name.
         let owner = crate::stages::file_names::table_file_owner(fs, &path);
         owner.is_some_and(|(_, n)| n == number).then_some("a table")
+    } else if let Some(number) = value_file_number(name) {
+        let owner = crate::stages::file_names::value_file_owner(fs, &path);
+        owner
+            .is_some_and(|(_, n)| n == number)
+            .then_some("a value file")
     } else if draft_owner(name).is_some() {
         Some("an unfinished manifest")
     } else if reserve_owner(name).is_some() {

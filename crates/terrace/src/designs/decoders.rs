@@ -4,7 +4,7 @@ use terrace_media::decoder::Decoder;
 
 use super::owners::OWNERS;
 use crate::parts::manifest::item::Owners;
-use crate::parts::{codec, expiry, filter, log, manifest, ranges, redo, skiplist, sstable};
+use crate::parts::{codec, expiry, filter, log, manifest, ranges, redo, skiplist, sstable, values};
 use crate::stages::bottom::repository;
 
 /// The owners of items in the manifest.
@@ -25,6 +25,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
         filter::decoders::decoders(),
         skiplist::decoders::decoders(),
         sstable::decoders::decoders(),
+        values::decoders::decoders(),
         repository::decoders::decoders(),
     ]
     .concat()

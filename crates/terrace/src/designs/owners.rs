@@ -3,6 +3,7 @@
 
 use crate::parts::manifest::item::Owners;
 use crate::parts::sstable::TABLE_FILE;
+use crate::parts::values::VALUE_FILE;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic;
 use crate::stages::buffer::matrix;
@@ -14,6 +15,7 @@ pub(crate) const OWNERS: Owners = &[
     &repository::EXTENT,
     &TABLE_FILE,
     &matrix::ROW,
+    &VALUE_FILE,
 ];
 
 /// How repair finds the items in a pool. Those in files are found by their names.

@@ -10,6 +10,7 @@
 //! takes, writers have the same space as without it. Otherwise the view is held to the end. The
 //! bottom is files then, and what is kept are the tables of the pool that are not walked yet.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -155,10 +156,14 @@ impl Frozen {
         self.point.seq
     }
 
-    /// Returns the files that contain a part of it.
+    /// Returns the files that contain a part of it, each once.
     pub(crate) fn files(&self) -> Vec<NamedFile> {
         let sources = self.view.sources.iter();
-        sources.flat_map(|source| source.files()).collect()
+        let mut seen = HashSet::new();
+        let files = sources.flat_map(|source| source.files());
+        // Several runs may need one value file.
+        let first = files.filter(|file| seen.insert(file.path.clone()));
+        first.collect()
     }
 
     /// Returns the approximate number of bytes that the cursor has to walk.

@@ -11,7 +11,7 @@ use terrace_media::Counts;
 use super::{
     BottomMetrics, CacheMetrics, FileLevelMetrics, JobCounter, JobMetrics, LevelMetrics,
     LifeMetrics, MemoryMetrics, PoolMetrics, RateLimiterMetrics, RetryMetrics, StallMetrics,
-    StallReason,
+    StallReason, ValueFileMetrics,
 };
 
 /// Declares `Metrics` and the counters behind it. Each line of `sums` is a counter and the field of
@@ -85,6 +85,8 @@ counters! {
         pub bottom: BottomMetrics,
         /// Levels of table files, if the design has them; only those that contain files.
         pub files: Vec<FileLevelMetrics>,
+        /// Value files, if values are stored apart from their keys.
+        pub values: ValueFileMetrics,
         /// The cache of their blocks.
         pub cache: CacheMetrics,
         /// The pool.
@@ -129,7 +131,7 @@ counters! {
         RelinkRetries => relink_retry_count;
         /// Bytes written to log files (medium `Dram`).
         LogFileBytes => log_file_bytes;
-        /// Bytes written to table files.
+        /// Bytes written to table files and value files.
         TableFileBytes => table_file_bytes;
         /// Entries that scans looked at: pairs, tombstones, and steps past deleted ranges.
         ScanEntries => scan_entry_count;

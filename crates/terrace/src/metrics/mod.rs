@@ -189,6 +189,17 @@ pub struct FileLevelMetrics {
     pub written_bytes: u64,
 }
 
+/// The value files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ValueFileMetrics {
+    /// Files.
+    pub file_count: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// Bytes of the values in them that tables point to; the others are garbage.
+    pub live_bytes: u64,
+}
+
 /// The cache of blocks of table files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheMetrics {
@@ -214,7 +225,7 @@ pub struct LifeMetrics {
     pub pool_bytes: u64,
     /// Bytes to log files.
     pub log_file_bytes: u64,
-    /// Bytes to table files.
+    /// Bytes to table files and value files.
     pub table_file_bytes: u64,
 }
 
@@ -322,10 +333,11 @@ impl Metrics {
         (live > 0).then(|| self.bottom.bytes as f64 / live as f64)
     }
 
-    /// Returns bytes of all table files for each byte of live data, an estimate. If the deepest
-    /// level has at least half of all bytes, it counts as the live data: it contains each key once,
-    /// and everything above it may be superseding or new. Otherwise that is what no newer table is
-    /// known to supersede. `None` if there is no level below level 0 yet.
+    /// Returns bytes of all table files and value files for each byte of live data, an estimate. If
+    /// the deepest level has at least half of all bytes of tables, it counts as the live data: it
+    /// contains each key once, and everything above it may be superseding or new. Otherwise that is
+    /// what no newer table is known to supersede. The same share of the values that tables point to
+    /// counts as live. `None` if there is no level below level 0 yet.
     pub fn space_amp_files(&self) -> Option<f64> {
         let filled = |level: &&FileLevelMetrics| level.bytes > 0;
         let deepest = self.files.iter().rev().find(filled)?;
@@ -335,7 +347,9 @@ impl Metrics {
             true => deepest.bytes,
             false => all.saturating_sub(superseded),
         };
-        (deepest.run_count == 1 && live > 0).then(|| all as f64 / live as f64)
+        let values = live as f64 / all as f64 * self.values.live_bytes as f64;
+        let total = (all + self.values.bytes) as f64;
+        (deepest.run_count == 1 && live > 0).then(|| total / (live as f64 + values))
     }
 
     /// Returns bytes written to files, logs and tables, for each byte that users wrote; 0 before

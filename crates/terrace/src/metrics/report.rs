@@ -125,8 +125,18 @@ impl Metrics {
                 target.as_deref().unwrap_or("any")
             )?;
         }
+        if self.values.file_count > 0 {
+            writeln!(
+                f,
+                "values     {} files, {}, {} live",
+                self.values.file_count,
+                human_bytes(self.values.bytes),
+                human_bytes(self.values.live_bytes)
+            )?;
+        }
         if !self.files.is_empty() {
-            let bytes = self.files.iter().map(|level| level.bytes).sum();
+            let tables: u64 = self.files.iter().map(|level| level.bytes).sum();
+            let bytes = tables + self.values.bytes;
             let amp = amp(self.space_amp_files());
             writeln!(f, "           {} in all{amp}", human_bytes(bytes))?;
         }

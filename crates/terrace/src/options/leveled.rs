@@ -50,6 +50,13 @@ pub struct LeveledOptions {
     /// Larger: less rewriting. Smaller: less space. Default: 30. Range: 2 to 1000. Changes: on
     /// reopen.
     pub garbage_percent: u32,
+    /// The values from this many bytes on are stored apart from their keys, in value files, `None`
+    /// for no value. Compactions then move keys and pointers; a value is written once, and again
+    /// only if half of its file is garbage, or if `garbage_percent` of all value files is and its
+    /// file has the largest share. A read of such a value reads two files.
+    /// Larger: faster scans. Smaller: less rewriting. Default: `None`. Range: at least 32. Changes:
+    /// on reopen, for values that are written or moved from then on.
+    pub values_apart_from: Option<u64>,
     /// The maximum bytes per second that compactions and drains write to table files, `None` for no
     /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed by
     /// the compaction backlog, and then there is no limit: it never slows a writer, nor a close.
@@ -73,8 +80,8 @@ pub struct LeveledOptions {
     /// The budget of cached blocks, including the indexes and filters of open tables, in bytes.
     /// Default: 256 MiB. Changes: on reopen.
     pub cache_bytes: u64,
-    /// The maximum number of open table files. Default: 1000. Range: at least 4. Changes: on
-    /// reopen.
+    /// The maximum number of open table files, and of open value files. Default: 1000. Range: at
+    /// least 4. Changes: on reopen.
     pub open_files_max: usize,
     /// The directory of the tables of level 0, for measurements: the baselines of papers keep these
     /// on faster media. It must exist, and must be the same at each opening. Repairs find no tables
@@ -104,6 +111,7 @@ impl Default for LeveledOptions {
             runs_stop: 36,
             debt_stop_bytes: 64 << 30,
             garbage_percent: 30,
+            values_apart_from: None,
             write_rate_max: None,
             block_bytes: 4096,
             filter_bits_per_key: 10,
@@ -151,6 +159,10 @@ impl LeveledOptions {
             (
                 (2..=1000).contains(&self.garbage_percent),
                 "garbage_percent must be 2 to 1000",
+            ),
+            (
+                self.values_apart_from.is_none_or(|from| from >= 32),
+                "values_apart_from must be at least 32 bytes, or None for no value",
             ),
             (
                 self.write_rate_max.is_none_or(|rate| rate >= 64 << 10),
@@ -242,6 +254,7 @@ mod tests {
             runs_stop: 5,
             debt_stop_bytes: 0,
             garbage_percent: 0,
+            values_apart_from: Some(1),
             write_rate_max: Some(1),
             block_bytes: 1,
             filter_bits_per_key: 65,
@@ -258,6 +271,7 @@ mod tests {
             "runs_compact",
             "runs_stop",
             "garbage_percent",
+            "values_apart_from",
             "write_rate_max",
             "block_bytes",
             "filter_bits_per_key",

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod cache;
 pub(crate) mod codec;
+pub(crate) mod compress;
 pub(crate) mod expiry;
 pub(crate) mod external_sort;
 pub(crate) mod filter;
@@ -21,3 +22,4 @@ pub(crate) mod sequence;
 pub(crate) mod skiplist;
 pub(crate) mod snapshots;
 pub(crate) mod sstable;
+pub(crate) mod values;

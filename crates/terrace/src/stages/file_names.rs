@@ -5,13 +5,13 @@
 //! is in it.
 //!
 //! Invariants
-//!   F1  A log or a table is written as a draft, whose name has the database's id in it, and gets
-//!       its own name when it is durable and its header or footer names its database.
+//!   F1  A log, a table or a value file is written as a draft, whose name has the database's id in
+//!       it, and gets its own name when it is durable and its header or footer names its database.
 //!   F2  No name that is in use is given to a file (`FileSystem::rename_new`). A number in the name
 //!       of a foreign file is skipped.
 //!   F3  A file is removed or overwritten only if it is proved ours: by the name of a draft, or by
-//!       the exact name of a log or a table and its contents. So the remains of a damaged file of
-//!       ours stay too; the database never makes another one of that number.
+//!       the exact name of a log, a table or a value file and its contents. So the remains of a
+//!       damaged file of ours stay too; the database never makes another one of that number.
 
 use std::path::Path;
 
@@ -20,6 +20,7 @@ use terrace_media::{FileSystem, OpenMode};
 use crate::canary::{self, Canary};
 use crate::parts::log::layout::{LOG_HEADER_BYTES, log_database};
 use crate::parts::sstable::layout::{FOOTER_BYTES, table_owner};
+use crate::parts::values::layout::{HEADER_BYTES, value_owner};
 use crate::types::DbId;
 
 /// Returns the name of the file of table `number`.
@@ -31,6 +32,17 @@ pub(crate) fn table_file_name(number: u64) -> String {
 pub(crate) fn table_file_number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".sst")?.parse().ok()?;
     (table_file_name(number) == name).then_some(number)
+}
+
+/// Returns the name of value file `number`.
+pub(crate) fn value_file_name(number: u64) -> String {
+    format!("{number:016}.val")
+}
+
+/// Returns the number in the name of a value file, if it is exactly that.
+pub(crate) fn value_file_number(name: &str) -> Option<u64> {
+    let number = name.strip_suffix(".val")?.parse().ok()?;
+    (value_file_name(number) == name).then_some(number)
 }
 
 /// Returns the name of the file of log `id`.
@@ -55,6 +67,20 @@ pub(crate) fn is_log_of(fs: &dyn FileSystem, path: &Path, db: DbId) -> bool {
 /// of the database `db`.
 pub(crate) fn is_table_of(fs: &dyn FileSystem, path: &Path, db: DbId, number: u64) -> bool {
     canary::breaks(Canary::ForeignFile) || table_file_owner(fs, path) == Some((db, number))
+}
+
+/// Returns whether the file at `path`, which has the name of value file `number`, is proved to be
+/// that of the database `db`.
+pub(crate) fn is_value_file_of(fs: &dyn FileSystem, path: &Path, db: DbId, number: u64) -> bool {
+    canary::breaks(Canary::ForeignFile) || value_file_owner(fs, path) == Some((db, number))
+}
+
+/// Returns the database and the number in the header of the value file at `path`.
+pub(crate) fn value_file_owner(fs: &dyn FileSystem, path: &Path) -> Option<(DbId, u64)> {
+    let file = fs.open(path, OpenMode::Read).ok()?;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact_at(0, &mut header).ok()?;
+    value_owner(&header)
 }
 
 /// Returns the database in the header of the log file at `path`.

@@ -25,6 +25,7 @@ use crate::parts::reserve::{DRAIN_BYTES, LOG_BYTES, Reserve, Rows};
 use crate::parts::sequence::Sequencer;
 use crate::parts::snapshots::SnapshotList;
 use crate::parts::sstable::FileMeta;
+use crate::parts::values::ValueMeta;
 use crate::types::DbId;
 
 use super::drain::PendingFrees;
@@ -145,6 +146,9 @@ impl Shared {
             let buffered = in_pool.map(|item| item.bytes());
             let moved = buffered.filter(|_| in_files).fold(memtable, u64::max);
             let (largest, all) = (files().max().unwrap_or(0), files().sum::<u64>());
+            // Drains bring values too.
+            let values = state.items().map(|file: &ValueMeta| file.bytes);
+            let all = all + values.sum::<u64>();
             // Files differ in size, and a memtable's table is larger than its entries.
             let whole = largest.max(moved.min(all / 16));
             // With few tables, the reserve should not be as large as the tables.

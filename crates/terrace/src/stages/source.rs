@@ -14,8 +14,8 @@ use crate::metrics::FilterLevel;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
+use crate::parts::manifest::item::Item;
 use crate::parts::skiplist::Node;
-use crate::parts::sstable::FileMeta;
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 /// A point read.
@@ -163,10 +163,12 @@ pub(crate) trait Source: Send + Sync {
     }
 }
 
-/// A table file and its metadata in the manifest.
+/// A file and its item in the manifest.
 pub(crate) struct NamedFile {
     pub(crate) path: PathBuf,
-    pub(crate) meta: Arc<FileMeta>,
+    pub(crate) item: Arc<dyn Item>,
+    /// The numbers that it takes go up to this one.
+    pub(crate) last_id: u64,
 }
 
 /// Sources, newest first.

@@ -45,4 +45,5 @@ mod room;
 mod space;
 mod step_threads;
 mod strangers;
+mod values;
 mod waits;

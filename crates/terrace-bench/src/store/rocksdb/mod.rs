@@ -20,7 +20,7 @@ use rocksdb::{
 
 use super::{About, Budget, Counters, Direction, Session, Settle, Setup, Store, is_synced};
 use crate::error::BenchError;
-use crate::files::level0_settings;
+use crate::files::special_settings;
 use crate::machine::ProcessIo;
 use crate::space::Space;
 use crate::units;
@@ -109,6 +109,15 @@ fn db_options(options: &Options, budget: &Budget, cache: &Cache) -> DbOptions {
     let mut levels = [compression_of(leveled.compression); 7];
     (levels[0], levels[1]) = (upper, upper);
     db.set_compression_per_level(&levels);
+    if let Some(from) = leveled.values_apart_from {
+        // "BlobDB": with the collection of garbage, which is off by default, also of a file that no
+        // compaction reaches.
+        db.set_enable_blob_files(true);
+        db.set_min_blob_size(from);
+        db.set_blob_compression_type(compression_of(leveled.compression));
+        db.set_enable_blob_gc(true);
+        db.set_blob_gc_force_threshold(0.5);
+    }
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(cache);
     table.set_block_size(leveled.block_bytes);
@@ -148,7 +157,7 @@ fn settings(options: &Options, budget: &Budget) -> String {
         },
         leveled.filter_bits_per_key,
         jobs(),
-        level0_settings(leveled),
+        special_settings(leveled),
     )
 }
 

@@ -51,6 +51,7 @@ fn print(change: &Change, out: &mut Output) -> Result<(), CliError> {
             Field::Number(number) => number.to_string(),
             Field::Span { offset, bytes } => format!("{offset:#x}+{bytes}"),
             Field::Key(keyspace, key) => key_text(&(*keyspace, key.clone())),
+            Field::Part { id, bytes } => format!("{id} ({bytes} bytes of it)"),
             _ => continue,
         };
         line.push_str(&format!("  {name} {value}"));
@@ -66,13 +67,21 @@ fn as_json(change: &Change) -> Value {
             Field::Number(number) => Value::from(*number),
             Field::Span { offset, bytes } => json!({ "offset": offset, "bytes": bytes }),
             Field::Key(keyspace, key) => key_json(&(*keyspace, key.clone())),
+            Field::Part { id, bytes } => json!({ "number": id, "bytes": bytes }),
             _ => continue,
         };
-        // A table has one or more extents: programs always get a list.
-        match (*name, object.get_mut("extents")) {
-            ("extent", Some(Value::Array(all))) => all.push(value),
-            ("extent", _) => drop(object.insert("extents".into(), json!([value]))),
-            _ => drop(object.insert((*name).into(), value)),
+        // A table has one or more extents, or value files: programs always get a list.
+        let list = match *name {
+            "extent" => "extents",
+            "value_file" => "value_files",
+            name => {
+                object.insert(name.into(), value);
+                continue;
+            }
+        };
+        match object.get_mut(list) {
+            Some(Value::Array(all)) => all.push(value),
+            _ => drop(object.insert(list.into(), json!([value]))),
         }
     }
     Value::Object(object)

@@ -7,6 +7,7 @@
 pub(super) mod log;
 pub(super) mod manifest;
 pub(super) mod table;
+pub(super) mod values;
 
 use serde_json::{Map, Value, json};
 use terrace::inspect::{Entry, Finding, Kind};
@@ -68,7 +69,11 @@ impl EntryPrinter {
             object.insert("kind".into(), kind.into());
             object.insert("keyspace".into(), entry.keyspace.into());
             insert_bytes(&mut object, "key", entry.key);
-            if !self.keys_only && entry.kind != Kind::Delete {
+            if let Some(place) = entry.place {
+                object.insert("value_file".into(), place.file.into());
+                object.insert("value_offset".into(), place.offset.into());
+                object.insert("value_bytes".into(), place.bytes.into());
+            } else if !self.keys_only && entry.kind != Kind::Delete {
                 insert_bytes(&mut object, "value", entry.value);
             }
             if let Some(expiry) = entry.expiry {
@@ -82,7 +87,12 @@ impl EntryPrinter {
             entry.keyspace,
             escaped(entry.key)
         );
-        if !self.keys_only && entry.kind != Kind::Delete {
+        if let Some(place) = entry.place {
+            line.push_str(&format!(
+                "\t({} bytes in value file {} at {})",
+                place.bytes, place.file, place.offset
+            ));
+        } else if !self.keys_only && entry.kind != Kind::Delete {
             line.push('\t');
             line.push_str(&escaped(entry.value));
         }

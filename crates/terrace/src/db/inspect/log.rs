@@ -233,6 +233,7 @@ fn shown<'a>(seq: u64, entry: &LogEntry<'a>, offset: u64) -> Entry<'a> {
         kind: Kind::Other(entry.kind),
         value: entry.value,
         expiry: None,
+        place: None,
     };
     let kind = Kind::of(entry.kind);
     match EntryKind::from_raw(entry.kind) {

@@ -35,10 +35,12 @@
 mod log;
 mod manifest;
 mod table;
+mod values;
 
 pub use log::{LogPiece, LogPlace, LogSummary, file_log, logs, pool_log};
 pub use manifest::{Change, Field, ManifestPiece, ManifestSummary, manifest};
 pub use table::{TableBlock, TablePiece, TableSummary, table, tables};
+pub use values::{ValueFileSummary, ValuePiece, value_file, value_files};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +50,7 @@ use terrace_media::{File, FileSystem, OpenMode, OsFs, PoolHeader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::file::OptionsFile;
 use crate::parts::manifest::FILE_NAME as MANIFEST_FILE;
+use crate::parts::sstable::kind::VALUE_POINTER;
 use crate::types::EntryKind;
 
 /// A difference from what was written.
@@ -102,6 +105,8 @@ impl Finding {
 pub enum Kind {
     /// The key has the entry's value.
     Put,
+    /// The key has a value in a value file, at [`Entry::place`]. Only in tables.
+    PutApart,
     /// The key is absent.
     Delete,
     /// All keys from the entry's key up to its value, exclusive, are absent; an empty value is the
@@ -117,6 +122,7 @@ impl Kind {
             Some(EntryKind::Put | EntryKind::PutExpiring) => Kind::Put,
             Some(EntryKind::Delete) => Kind::Delete,
             Some(EntryKind::RangeDelete) => Kind::RangeDelete,
+            None if raw == VALUE_POINTER => Kind::PutApart,
             None => Kind::Other(raw),
         }
     }
@@ -125,6 +131,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Put => "put",
+            Kind::PutApart => "put-apart",
             Kind::Delete => "delete",
             Kind::RangeDelete => "range-delete",
             Kind::Other(_) => "other",
@@ -144,10 +151,25 @@ pub struct Entry<'a> {
     pub seq: u64,
     /// Its effect on the key.
     pub kind: Kind,
-    /// The value; empty for a delete, and the exclusive end of a range delete.
+    /// The value; empty for a delete or a value that is apart, and the exclusive end of a range
+    /// delete.
     pub value: &'a [u8],
     /// Milliseconds since 1970 after which the entry counts as deleted; `None` for never.
     pub expiry: Option<u64>,
+    /// The place of a value that is apart.
+    pub place: Option<ValuePlace>,
+}
+
+/// The place of a value in a value file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ValuePlace {
+    /// The number of the file.
+    pub file: u64,
+    /// The offset of its record there.
+    pub offset: u64,
+    /// The bytes of the value.
+    pub bytes: u64,
 }
 
 /// A caller's error, kept while it passes through code that knows only errors of the store.

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use terrace_media::{FileSystem, OsFs};
 
-use super::{Entry, Finding, Kept, Kind, LostKeys};
+use super::{Entry, Finding, Kept, Kind, LostKeys, ValuePlace};
 use crate::error::{Error, Result};
 use crate::parts::sstable::{self, BlockKind, Piece, Salvaged};
+use crate::parts::values::Pointer;
 use crate::stages::file_names::table_file_number;
 
 /// A piece of a table file. The properties come first and every index block before the blocks that
@@ -91,14 +92,30 @@ pub fn table<E: From<Error>>(
 /// Returns a piece as callers see it.
 fn shown(piece: Piece<'_>) -> TablePiece<'_> {
     match piece {
-        Piece::Entry(entry) => TablePiece::Entry(Entry {
-            keyspace: entry.keyspace,
-            key: entry.key,
-            seq: entry.seq,
-            kind: Kind::of(entry.kind),
-            value: entry.value,
-            expiry: (entry.expiry != 0).then_some(entry.expiry),
-        }),
+        Piece::Entry(entry) => {
+            let kind = Kind::of(entry.kind);
+            // A pointer that cannot be decoded is shown as it is.
+            let pointer = match kind {
+                Kind::PutApart => Pointer::decode(entry.value, 0).ok(),
+                _ => None,
+            };
+            TablePiece::Entry(Entry {
+                keyspace: entry.keyspace,
+                key: entry.key,
+                seq: entry.seq,
+                kind,
+                value: match pointer {
+                    Some(_) => &[],
+                    None => entry.value,
+                },
+                expiry: (entry.expiry != 0).then_some(entry.expiry),
+                place: pointer.map(|pointer| ValuePlace {
+                    file: pointer.file,
+                    offset: pointer.offset,
+                    bytes: pointer.value_bytes.into(),
+                }),
+            })
+        }
         Piece::RangeDelete(range) => TablePiece::RangeDelete {
             keyspace: range.keyspace,
             begin: &range.begin,

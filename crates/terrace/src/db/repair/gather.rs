@@ -7,6 +7,7 @@ use terrace_media::{File, OpenMode, Span};
 
 use super::report::{Findings, PartState};
 use super::source::Source;
+use super::values::ValueFiles;
 use crate::db::inspect::LostKeys;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::expiry::layout as expiring;
@@ -124,13 +125,18 @@ pub(super) fn tables(
     findings: &mut Findings,
     watch: Watch<'_>,
 ) -> Result<()> {
+    let mut values = ValueFiles::of(source);
     for (number, name) in &source.tables {
         let place = (source.dir.join(name), None, *number);
         match source.ignores_table(*number) {
             Some(why) => findings.part("table", place, PartState::Ignored, 0, why),
-            None => table(source, (*number, place.0), gathered, findings, watch)?,
+            None => {
+                let place = (*number, place.0);
+                table(source, place, &mut values, gathered, findings, watch)?;
+            }
         }
     }
+    values.finish(findings);
     let there = |number: u64| source.tables.iter().any(|(n, _)| *n == number);
     for meta in source
         .state
@@ -156,6 +162,7 @@ pub(super) fn tables(
 fn table(
     source: &Source,
     (number, path): (u64, PathBuf),
+    values: &mut ValueFiles<'_>,
     gathered: &mut Gathered,
     findings: &mut Findings,
     watch: Watch<'_>,
@@ -167,7 +174,18 @@ fn table(
     let visit = &mut |piece: sstable::Piece<'_>| match piece {
         sstable::Piece::Entry(entry) => {
             entries += 1;
-            let taken = take_table_entry(entry, gathered);
+            let mut apart = None;
+            let mut entry = *entry;
+            if entry.kind == sstable::kind::VALUE_POINTER {
+                let Some(value) = values.read(number, entry.value, (entry.keyspace, entry.key))
+                else {
+                    return Ok(());
+                };
+                watch(value.len() as u64);
+                entry.kind = EntryKind::Put as u8;
+                entry.value = apart.insert(value);
+            }
+            let taken = take_table_entry(&entry, gathered);
             let taken = taken.map(|known| {
                 if !known {
                     let text = format!("an entry has the unknown kind {}", entry.kind);
@@ -534,5 +552,10 @@ pub(super) fn bytes_of(source: &Source) -> u64 {
         .logs
         .iter()
         .filter(|l| source.ignores_log(l.0).is_none());
-    tables.chain(logs).map(|(_, name)| len(name)).sum()
+    let values = source.values.iter();
+    tables
+        .chain(logs)
+        .chain(values)
+        .map(|(_, name)| len(name))
+        .sum()
 }

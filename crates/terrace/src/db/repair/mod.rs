@@ -25,6 +25,7 @@ mod owner;
 mod pool;
 mod report;
 mod source;
+mod values;
 
 pub use report::{Loss, PartState, RepairOutcome, RepairPart, RepairReport, RepairedKeyspace};
 

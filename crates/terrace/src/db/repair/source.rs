@@ -24,7 +24,8 @@ use crate::parts::manifest::layout::{
 use crate::parts::manifest::salvage::{Piece, Salvaged, salvage};
 use crate::parts::manifest::{Change, FILE_BYTES_MAX, FILE_NAME, LogPlace, State};
 use crate::parts::sstable::{FileMeta, TABLE_FILE};
-use crate::stages::file_names::{log_file_id, table_file_number};
+use crate::parts::values::ValueMeta;
+use crate::stages::file_names::{log_file_id, table_file_number, value_file_number};
 use crate::types::DbId;
 
 /// Manifests in a pool begin at multiples of this, the smallest granule.
@@ -60,9 +61,10 @@ pub(super) struct SourcePool {
 pub(super) struct Source {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) dir: PathBuf,
-    /// Table files and log files of the directory by number.
+    /// Table files, log files and value files of the directory by number.
     pub(super) tables: BTreeSet<(u64, String)>,
     pub(super) logs: BTreeSet<(u64, String)>,
+    pub(super) values: BTreeSet<(u64, String)>,
     pub(super) fixed: Option<OptionsFile>,
     pub(super) pool: Option<SourcePool>,
     pub(super) trust: Trust,
@@ -102,6 +104,7 @@ impl Source {
             dir: dir.to_owned(),
             tables: numbered(table_file_number),
             logs: numbered(log_file_id),
+            values: numbered(value_file_number),
             pool: None,
             trust: Trust::Nothing,
             state: State::default(),
@@ -196,6 +199,9 @@ impl Source {
             .items()
             .all(|file: &FileMeta| has(&self.tables, file.number))
             && state
+                .items()
+                .all(|file: &ValueMeta| has(&self.values, file.number))
+            && state
                 .logs
                 .keys()
                 .filter(|id| in_file(id))
@@ -208,7 +214,8 @@ impl Source {
         let known = items.chain(logs).map(|id| id + 1).max();
         let next = known.unwrap_or(0).max(state.next_id);
         let last = |all: &BTreeSet<(u64, String)>| all.last().map_or(0, |(n, _)| *n);
-        let newer = last(&self.tables).max(last(&self.logs)) >= next.max(1);
+        let files = [&self.tables, &self.logs, &self.values];
+        let newer = files.into_iter().any(|all| last(all) >= next.max(1));
         if self.trust == Trust::Whole {
             self.trust = match (there, newer) {
                 (false, _) => Trust::Part,

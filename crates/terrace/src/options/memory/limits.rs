@@ -221,7 +221,13 @@ impl JobLimits {
             true => {
                 // A block and its keys while they grow, the compressed block, and the compressor.
                 let packer = if zstd { ZSTD_BYTES } else { 0 };
-                write + known + 7 * block + WRITER_BESIDE_BYTES + packer
+                // A value file has a compressor and a compressed value of its own; the write buffer
+                // is shared.
+                let apart = match leveled.values_apart_from {
+                    Some(_) => packer + 2 * entry,
+                    None => 0,
+                };
+                write + known + 7 * block + WRITER_BESIDE_BYTES + packer + apart
             }
             false => known + 4 * entry + REDO_BYTES,
         };

@@ -7,7 +7,7 @@
 
 use std::cmp::Ordering as Order;
 
-use super::{Cursor, EntryView};
+use super::{Cursor, EntryView, Stored};
 use crate::error::Result;
 use crate::parts::expiry::Value;
 use crate::parts::key::{Target, compare_keys, key_front};
@@ -277,6 +277,15 @@ impl<C: Cursor + ?Sized> MergeCursor<C> {
         match self.order.first() {
             Some(&first) => self.cursors[first].value(),
             None => Ok(Value::default()),
+        }
+    }
+
+    /// Returns the same for a job that can move an entry without its value.
+    #[inline]
+    pub(crate) fn stored(&self) -> Result<Stored<'_>> {
+        match self.order.first() {
+            Some(&first) => self.cursors[first].stored(),
+            None => Ok(Stored::Inline(Value::default())),
         }
     }
 }

@@ -11,9 +11,10 @@ mod merge;
 mod tests;
 
 use crate::error::Result;
-use crate::parts::expiry::Value;
+use crate::parts::expiry::{Millis, Value};
 use crate::parts::key::Target;
 use crate::parts::ranges::Newer;
+use crate::parts::values::Pointer;
 use crate::types::SeqNo;
 
 pub(crate) use list::ListCursor;
@@ -38,6 +39,15 @@ impl<'a> EntryView<'a> {
             seq: self.seq,
         }
     }
+}
+
+/// The value of an entry as its source stores it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stored<'a> {
+    /// With the entry.
+    Inline(Value<'a>),
+    /// In a value file, with its expiry.
+    Apart(Pointer, Millis),
 }
 
 /// A position in one sorted source.
@@ -74,4 +84,8 @@ pub(crate) trait Cursor: Send {
     /// Returns the value of the current entry and its expiry, after verifying its checksum. Empty
     /// if the cursor is unpositioned. A source that stores values apart reads the value only here.
     fn value(&self) -> Result<Value<'_>>;
+    /// Returns the same for a job that can move an entry without its value.
+    fn stored(&self) -> Result<Stored<'_>> {
+        self.value().map(Stored::Inline)
+    }
 }

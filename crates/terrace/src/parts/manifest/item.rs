@@ -98,6 +98,13 @@ pub enum Field {
     },
     /// A key and the number of its keyspace.
     Key(u32, Vec<u8>),
+    /// Another item, by its number, and how many bytes of it are needed.
+    Part {
+        /// Its number.
+        id: u64,
+        /// The bytes.
+        bytes: u64,
+    },
 }
 
 impl From<Span> for Field {

@@ -9,6 +9,7 @@ use super::fetch::{ReadCounts, TableFile};
 use super::layout::{self, BlockKind, Handle, TRAILER_BYTES};
 use crate::error::Result;
 use crate::parts::codec;
+use crate::parts::compress::LZ4_RATIO_MAX;
 
 /// The number of bytes read at once.
 const WINDOW: usize = 256 << 10;
@@ -152,6 +153,6 @@ fn may_begin(bytes: &[u8]) -> bool {
     let plain = head[0] == 0 && usize::from(head[1]) >= layout::KEYSPACE_BYTES;
     // Compressed: the content size, which must be possible for a payload within reach.
     let content = u32::from_le_bytes(*head) as usize;
-    let compressed = content > layout::KEYSPACE_BYTES && content <= REACH * layout::LZ4_RATIO_MAX;
+    let compressed = content > layout::KEYSPACE_BYTES && content <= REACH * LZ4_RATIO_MAX;
     plain || compressed
 }

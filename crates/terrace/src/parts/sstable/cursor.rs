@@ -13,7 +13,7 @@ use terrace_media::{Advice, prefetch};
 
 use super::block::{Block, Sought};
 use super::fetch::{ReadCounts, spare_memory};
-use super::layout::{BlockKind, Handle};
+use super::layout::{BlockKind, Handle, kind};
 use super::reader::SsTable;
 use super::walk::{BlockCursor, user_key};
 use crate::error::Result;
@@ -112,6 +112,13 @@ impl SstCursor {
     #[inline]
     pub(crate) fn expiry(&self) -> u64 {
         self.data.head().map_or(0, |head| head.expiry)
+    }
+
+    /// Returns whether the value of the current entry is a pointer to it.
+    #[inline]
+    pub(crate) fn is_apart(&self) -> bool {
+        let head = self.data.head();
+        head.is_some_and(|head| head.tag.kind() == kind::VALUE_POINTER)
     }
 
     /// Moves to the first entry.

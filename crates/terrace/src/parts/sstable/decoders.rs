@@ -6,15 +6,15 @@ use terrace_media::decoder::{Decoder, Seen, kind_of, same, seal};
 
 use super::block::{Block, Sought};
 use super::build::{BlockBuilder, RawEntry};
-use super::compress::{Compressor, decompress};
 use super::layout::{
-    BlockKind, Compression, FOOTER_BYTES, Features, Footer, FooterError, Handle, TRAILER_BYTES,
-    check_block, encode_trailer, keyspace_bytes, split_key, table_owner,
+    BlockKind, CONTENT_BYTES_MAX, Compression, FOOTER_BYTES, Features, Footer, FooterError, Handle,
+    TRAILER_BYTES, check_block, encode_trailer, keyspace_bytes, split_key, table_owner,
 };
 use super::properties::{Place, Properties};
 use super::ranges::{self, RangeDelete, RangeDeletes};
 use super::walk::BlockCursor;
 use crate::parts::codec::decoders::refused;
+use crate::parts::compress::{Compressor, decompress};
 use crate::parts::key::Target;
 use crate::types::DbId;
 
@@ -98,7 +98,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             run: |bytes| match check_block(bytes, BlockKind::Data, NUMBER, OFFSET) {
                 Ok((payload, Compression::None)) => run_block(payload),
                 Ok((payload, compression)) => {
-                    match decompress(payload, compression, OFFSET, vec![7; 9]) {
+                    match decompress(payload, compression, OFFSET, CONTENT_BYTES_MAX, vec![7; 9]) {
                         Ok(content) => run_block(&content),
                         Err(e) => Ok(Seen::Refused(kind_of("decompress", &e.to_string()))),
                     }

@@ -11,11 +11,11 @@ use terrace_media::{Advice, File};
 
 use super::SstCache;
 use super::block::Block;
-use super::compress::decompress;
-use super::layout::{self, BlockKind, Compression, FOOTER_BYTES, Handle};
+use super::layout::{self, BlockKind, CONTENT_BYTES_MAX, Compression, FOOTER_BYTES, Handle};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::cache::{BlockKey, Weigh};
 use crate::parts::codec::DecodeError;
+use crate::parts::compress::decompress;
 use crate::parts::filter::FilterBlock;
 
 /// A block in the cache.
@@ -185,7 +185,13 @@ impl TableFile {
         let checked = layout::check_block(&stored, kind, self.number, handle.offset);
         let (payload, compression) = checked.map_err(|e| self.damaged(e))?;
         if compression != Compression::None {
-            let content = decompress(payload, compression, handle.offset, memory);
+            let content = decompress(
+                payload,
+                compression,
+                handle.offset,
+                CONTENT_BYTES_MAX,
+                memory,
+            );
             return content.map_err(|e| self.in_file(e));
         }
         let payload_bytes = payload.len();

@@ -57,7 +57,7 @@
 //! |   8 |    8 | table number  | of the file that the table was written to              |
 //! |  16 |    8 | file bytes    | with the footer                                        |
 //! |  24 |    4 | features      | bits that a reader must know: 1 range deletes,         |
-//! |     |      |               | 2 index of two levels, 4 expiries                      |
+//! |     |      |               | 2 index of two levels, 4 expiries, 8 value pointers    |
 //! |  28 |    4 | zero          |                                                        |
 //! |  32 |   12 | index         | handle of its only or upper block: offset (8), size (4) |
 //! |  44 |   12 | filter        | handle, zero for none                                  |
@@ -86,14 +86,12 @@ pub(crate) const CONTENT_BYTES_MAX: usize = u32::MAX as usize - (1 << 20);
 pub(crate) const VALUE_BYTES_MAX: usize = CONTENT_BYTES_MAX - (1 << 20);
 /// The maximum number of bytes of an entry besides its key and value.
 pub(crate) const ENTRY_OVERHEAD_MAX: usize = 3 * codec::VARINT_BYTES_MAX + 16;
-/// The maximum compression ratio of LZ4.
-pub(crate) const LZ4_RATIO_MAX: usize = 256;
 
 /// Kinds of entries beyond those of `EntryKind`.
 pub(crate) mod kind {
     /// A range delete, only in the range-delete block.
     pub(crate) const RANGE_DELETE: u8 = 3;
-    /// A value that is stored elsewhere. The entry's value is a pointer to it.
+    /// A value in a value file. The entry's value is a pointer to it: `parts/values`.
     pub(crate) const VALUE_POINTER: u8 = 4;
 }
 
@@ -128,7 +126,8 @@ const VERSION: u32 = 2;
 const KIND_MASK: u64 = 0x3f;
 const RESERVED_BIT: u64 = 0x40;
 const EXPIRY_BIT: u64 = 0x80;
-const FEATURES_KNOWN: u32 = Features::RANGE_DELETES | Features::TWO_LEVELS | Features::EXPIRIES;
+const FEATURES_KNOWN: u32 =
+    Features::RANGE_DELETES | Features::TWO_LEVELS | Features::EXPIRIES | Features::VALUE_POINTERS;
 const AT_DATABASE: usize = 80;
 const ZERO_FROM: usize = AT_DATABASE + DbId::BYTES;
 const CHECKSUM_AT: usize = 124;
@@ -456,6 +455,7 @@ impl Features {
     pub(crate) const RANGE_DELETES: u32 = 1;
     pub(crate) const TWO_LEVELS: u32 = 2;
     pub(crate) const EXPIRIES: u32 = 4;
+    pub(crate) const VALUE_POINTERS: u32 = 8;
 
     /// Returns whether the bit is set.
     pub(crate) fn has(self, bit: u32) -> bool {

@@ -47,6 +47,8 @@ pub(crate) struct FileMeta {
     /// The number of entries that expire, and the time when the last of them does.
     pub(crate) expiring: u64,
     pub(crate) expiry_last: u64,
+    /// The value files that it points into, ascending, and the bytes of its records in each.
+    pub(crate) values: Vec<(u64, u64)>,
 }
 
 impl Item for FileMeta {
@@ -71,6 +73,10 @@ impl Item for FileMeta {
             put_place(out, first);
             put_place(out, end);
         }
+        // Absent before there were value files, and if there are none.
+        for &(file, bytes) in &self.values {
+            put_numbers(out, &[file, bytes]);
+        }
     }
 
     fn bytes(&self) -> u64 {
@@ -93,6 +99,8 @@ impl Item for FileMeta {
         ]);
         fields.push(("first", Field::from(&self.first)));
         fields.push(("last", Field::from(&self.last)));
+        let values = self.values.iter();
+        fields.extend(values.map(|&(id, bytes)| ("value_file", Field::Part { id, bytes })));
         fields
     }
 }
@@ -123,6 +131,16 @@ impl FileMeta {
             }
             reach = Some((begin, end));
         }
+        let mut values: Vec<(u64, u64)> = Vec::new();
+        // BOUND: each iteration reads two numbers.
+        while r.remaining() > 0 {
+            let at = r.clone();
+            let file = item::id(r)?;
+            if values.last().is_some_and(|(last, _)| *last >= file) {
+                return Err(at.refuse("ascending value files", file.to_string()));
+            }
+            values.push((file, item::amount(r)?));
+        }
         Ok(FileMeta {
             number,
             level,
@@ -138,6 +156,7 @@ impl FileMeta {
             reach,
             expiring,
             expiry_last,
+            values,
         })
     }
 }
@@ -160,6 +179,7 @@ fn samples() -> Vec<Arc<dyn Item>> {
             reach: (ranges > 0).then(|| ((1, b"a".to_vec()), (2, b"z".to_vec()))),
             expiring: 4,
             expiry_last: 1_700_000_000_000,
+            values: (2..2 + ranges).map(|file| (file, 700)).collect(),
         })
     };
     vec![file(5, 0), file(6, 2)]

@@ -32,7 +32,6 @@
 mod block;
 mod block_scan;
 mod build;
-mod compress;
 mod cursor;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
@@ -62,7 +61,7 @@ pub(crate) use properties::{Place, Properties};
 pub(crate) use ranges::{RangeDelete, RangeDeletes};
 pub(crate) use reader::{Answer, Found, ReadMode, SsTable};
 pub(crate) use salvage::{LostKeys, Piece, Salvaged, SalvagedEntry, salvage};
-pub(crate) use verify::Verified;
+pub(crate) use verify::{PointerEntry, Verified};
 pub(crate) use writer::{Finished, NewEntry, SstOptions, SstWriter};
 
 use crate::parts::cache::BlockCache;

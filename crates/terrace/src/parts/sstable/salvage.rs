@@ -44,6 +44,7 @@ pub(crate) enum Piece<'a> {
 }
 
 /// An entry of a data block with a correct checksum.
+#[derive(Clone, Copy)]
 pub(crate) struct SalvagedEntry<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],

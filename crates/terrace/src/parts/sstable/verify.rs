@@ -28,8 +28,18 @@ pub(crate) struct Verified {
     pub(crate) problem_count: u64,
 }
 
+/// An entry whose value is in a value file.
+pub(crate) struct PointerEntry<'a> {
+    pub(crate) key: (u32, &'a [u8]),
+    pub(crate) pointer: &'a [u8],
+}
+
+/// Checks the value of an entry, and returns the number of bytes that it read.
+pub(crate) type CheckApart<'a> = &'a mut dyn FnMut(PointerEntry<'_>) -> Result<u64>;
+
 impl Verified {
-    fn problem(&mut self, text: String) {
+    /// Adds a problem.
+    pub(crate) fn problem(&mut self, text: String) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(text);
@@ -40,6 +50,8 @@ impl Verified {
 /// A verification in progress.
 struct Walk<'a> {
     table: &'a SsTable,
+    apart: CheckApart<'a>,
+    apart_bytes: u64,
     found: Verified,
     counts: ReadCounts,
     /// The properties that the table should have.
@@ -55,10 +67,13 @@ struct Walk<'a> {
 
 impl SsTable {
     /// Reads the whole table, bypassing the cache, and checks everything that can be checked. Calls
-    /// `visited` with the number of bytes as they are read.
-    pub(crate) fn verify(&self, visited: &mut dyn FnMut(u64)) -> Verified {
+    /// `visited` with the number of bytes as they are read, and `apart` for each value in a value
+    /// file.
+    pub(crate) fn verify(&self, visited: &mut dyn FnMut(u64), apart: CheckApart<'_>) -> Verified {
         let mut walk = Walk {
             table: self,
+            apart,
+            apart_bytes: 0,
             found: Verified::default(),
             counts: ReadCounts::default(),
             properties: Properties {
@@ -72,13 +87,13 @@ impl SsTable {
         };
         walk.filter = walk.read_filter();
         let mut reported = 0;
-        walk.index(&mut |counts| {
-            visited(counts.file_bytes - reported);
-            reported = counts.file_bytes;
+        walk.index(&mut |bytes| {
+            visited(bytes - reported);
+            reported = bytes;
         });
         walk.rest();
-        visited(walk.counts.file_bytes - reported);
-        walk.found.bytes = walk.counts.file_bytes;
+        visited(walk.bytes() - reported);
+        walk.found.bytes = walk.bytes();
         walk.found
     }
 }
@@ -112,8 +127,13 @@ impl Walk<'_> {
         self.note(filter).map(Arc::new)
     }
 
+    /// Returns the number of bytes read.
+    fn bytes(&self) -> u64 {
+        self.counts.file_bytes + self.apart_bytes
+    }
+
     /// Walks the index and every data block.
-    fn index(&mut self, visited: &mut dyn FnMut(&ReadCounts)) {
+    fn index(&mut self, visited: &mut dyn FnMut(u64)) {
         let upper = Arc::clone(self.table.upper());
         let uppers = self.handles(&upper);
         let mut index_bytes = self.table.footer().index.stored_bytes() as u64;
@@ -121,7 +141,7 @@ impl Walk<'_> {
             if !self.table.has_two_levels() {
                 self.data(handle);
                 self.separator(handle, stored, seq);
-                visited(&self.counts);
+                visited(self.bytes());
                 continue;
             }
             index_bytes += handle.stored_bytes() as u64;
@@ -141,7 +161,7 @@ impl Walk<'_> {
             for (stored, seq, handle) in lowers {
                 self.data(handle);
                 self.separator(handle, stored, seq);
-                visited(&self.counts);
+                visited(self.bytes());
             }
         }
         self.properties.index_bytes = index_bytes;
@@ -200,12 +220,12 @@ impl Walk<'_> {
             return;
         };
         let checked = block.check(&mut |stored, head, value| {
-            self.entry(handle, stored, head, value.len());
+            self.entry(handle, stored, head, value);
         });
         self.note(checked.map_err(|e| file.damaged(e)));
     }
 
-    fn entry(&mut self, handle: Handle, stored: &[u8], head: &EntryHead, value_bytes: usize) {
+    fn entry(&mut self, handle: Handle, stored: &[u8], head: &EntryHead, value: &[u8]) {
         let (seq, kind) = (head.tag.seq(), head.tag.kind());
         let later = self.last.as_ref().is_none_or(|last| {
             (last.0.as_slice(), std::cmp::Reverse(last.1)) < (stored, std::cmp::Reverse(seq))
@@ -233,7 +253,7 @@ impl Walk<'_> {
         p.value_pointer_count += u64::from(kind == kind::VALUE_POINTER);
         p.key_count += u64::from(new_key);
         p.key_bytes += key.len() as u64;
-        p.value_bytes += value_bytes as u64;
+        p.value_bytes += value.len() as u64;
         p.count_seq(seq);
         if head.expiry != 0 {
             p.count_expiry(head.expiry);
@@ -256,6 +276,14 @@ impl Walk<'_> {
         }
         self.last = Some((stored.to_vec(), seq));
         self.last_entry = self.last.clone();
+        if kind == kind::VALUE_POINTER {
+            let key = (keyspace, key);
+            let read = (self.apart)(PointerEntry {
+                key,
+                pointer: value,
+            });
+            self.apart_bytes += self.note(read).unwrap_or(0);
+        }
     }
 
     /// Checks everything except data: range deletes, filter, offsets in the file, properties.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use terrace_media::{Appender, FileSystem, OpenMode};
 
 use super::build::{BlockBuilder, RawEntry};
-use super::compress::Compressor;
 use super::index::{IndexBuilder, separator};
 use super::layout::{
     self, BlockKind, Compression, Features, Footer, Handle, KEYSPACE_BYTES, VALUE_BYTES_MAX,
@@ -19,6 +18,7 @@ use super::layout::{
 use super::properties::{Place, Properties};
 use super::ranges::{self, RangeDelete};
 use crate::error::{Error, ErrorKind, Result};
+use crate::parts::compress::Compressor;
 use crate::parts::filter::FilterBuilder;
 use crate::parts::ranges::{Keep, fragment};
 use crate::types::{DbId, EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, draft_of, key_hash};
@@ -476,6 +476,9 @@ impl SstWriter {
         }
         if self.properties.expiring_count > 0 {
             features |= Features::EXPIRIES;
+        }
+        if self.properties.value_pointer_count > 0 {
+            features |= Features::VALUE_POINTERS;
         }
         let payload = (&self.properties.encode()[..], Compression::None);
         let properties = write_block(&mut self.out, payload, BlockKind::Properties, number)?;

@@ -34,6 +34,7 @@ fn random(rng: &mut fastrand::Rng) -> FileMeta {
         reach: (range_deletes > 0).then_some((low, high)),
         expiring: rng.u64(..5),
         expiry_last: rng.u64(..),
+        values: (0..rng.u64(..4)).map(|n| (n * 7, n + 1)).collect(),
     }
 }
 
@@ -89,6 +90,7 @@ fn keys_that_are_too_long_are_refused() {
         reach: None,
         expiring: 0,
         expiry_last: 0,
+        values: Vec::new(),
         ..random(&mut rng)
     };
     let bytes = encoded(&short);
@@ -140,6 +142,7 @@ fn the_bytes_of_files_are_pinned() {
         reach: None,
         expiring: 2,
         expiry_last: 4,
+        values: Vec::new(),
     };
     let numbers = [2, 0, 0xac, 2, 5, 1, 6, 7];
     let keys = [1, 1, b'a', 1, 2, b'b', b'c', 2, 4];
@@ -157,6 +160,17 @@ fn the_bytes_of_files_are_pinned() {
         decoded(&short).is_err(),
         "a reach that ends before the table does"
     );
+    let pointing = FileMeta {
+        range_deletes: 0,
+        reach: None,
+        values: vec![(5, 300), (8, 1)],
+        ..decoded(&bytes).unwrap()
+    };
+    let bytes = [&numbers[..], &keys, &[0, 5, 0xac, 2, 8, 1]].concat();
+    assert_eq!(encoded(&pointing), bytes);
+    assert_eq!(decoded(&bytes), Ok(pointing));
+    let twice = [&numbers[..], &keys, &[0, 5, 1, 5, 1]].concat();
+    assert!(decoded(&twice).is_err(), "a value file that comes twice");
 }
 
 /// Arbitrary bytes decode to a file or to an error; a decoded file encodes to bytes that decode to

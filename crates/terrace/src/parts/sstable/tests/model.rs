@@ -212,7 +212,7 @@ fn check_facts(table: &SsTable, finished: &Finished, model: &Model) {
     assert_eq!(p.ranges.is_some(), !model.ranges.is_empty());
     assert_eq!(table.range_deletes().is_empty(), model.ranges.is_empty());
     let mut visited = 0;
-    let verified: Verified = table.verify(&mut |bytes| visited += bytes);
+    let verified: Verified = table.verify(&mut |bytes| visited += bytes, &mut |_| Ok(0));
     assert_eq!(verified.problems, Vec::<String>::new());
     assert_eq!(verified.entries, model.rows.len() as u64);
     assert_eq!(verified.bytes, visited);

@@ -109,7 +109,7 @@ impl Plan {
         let inner = Arc::clone(&self.inner);
         Completion {
             edit,
-            apply: Box::new(move || inner.install(&numbers, &tables)),
+            apply: Box::new(move || inner.install(&numbers, &tables, &[])),
             garbage: Vec::new(),
             entries: 0,
         }
@@ -167,12 +167,13 @@ impl Plan {
     fn complete(&self, written: impl IntoIterator<Item = (KeyRange, Output)>) -> Completion {
         let removed: Vec<u64> = self.compaction.tables().map(Table::number).collect();
         let mut entries = 0;
-        let (mut tables, mut changes) = (Vec::new(), Vec::new());
+        let (mut tables, mut values, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         for (_, mut output) in written {
             entries += output.entries();
-            let (more, named) = output.finish();
-            tables.extend(more);
-            changes.extend(named);
+            let written = output.finish();
+            tables.extend(written.tables);
+            values.extend(written.values);
+            changes.extend(written.changes);
         }
         changes.extend(removed.iter().map(|&id| Change::Removed {
             owner: &TABLE_FILE,
@@ -182,7 +183,7 @@ impl Plan {
         Completion {
             edit: Edit { changes },
             apply: Box::new(move || {
-                inner.install(&removed, &tables);
+                inner.install(&removed, &tables, &values);
                 if !rewrites {
                     inner.busy.lock().narrow.widen();
                 }
@@ -250,7 +251,7 @@ impl Range {
                 newer = above.newest((entry.keyspace, entry.key))?;
             }
             if !self.output.is_superseded(newer, entry.seq) {
-                bytes += self.output.offer(&entry, self.cursor.value()?)?;
+                bytes += self.output.offer(&entry, self.cursor.stored()?)?;
             }
             entries += 1;
             self.cursor.advance()?;

@@ -236,7 +236,7 @@ impl Job for DeleteOnly {
         let entries = self.tables.iter().map(|t| t.meta.entries).sum();
         Ok(Step::Done(Completion {
             edit: Edit { changes },
-            apply: Box::new(move || inner.install(&numbers, &[])),
+            apply: Box::new(move || inner.install(&numbers, &[], &[])),
             garbage: Vec::new(),
             entries,
         }))

@@ -139,7 +139,7 @@ impl DrainJob {
             steps += 1;
             if is_below {
                 if let Some(lower) = &self.lower {
-                    bytes += output.offer(&entry, lower.cursor.value()?)?;
+                    bytes += output.offer(&entry, lower.cursor.stored()?)?;
                 }
                 if let Some(lower) = &mut self.lower {
                     lower.cursor.advance()?;
@@ -150,7 +150,7 @@ impl DrainJob {
             let hash = key_hash(entry.keyspace, entry.key);
             let newer = drain.newest(entry.keyspace, entry.key, hash)?;
             if !output.is_superseded(newer, entry.seq) {
-                bytes += output.offer(&entry, drain.cursor.value()?)?;
+                bytes += output.offer(&entry, drain.cursor.stored()?)?;
             }
             entries += 1;
             drain.advance()?;
@@ -291,14 +291,14 @@ impl Job for DrainJob {
             }
             Err(e) => return Err(e),
         }
-        let (entries, (tables, changes)) = match &mut self.output {
+        let (entries, written) = match &mut self.output {
             Some(output) => (output.entries(), output.finish()),
             None => Default::default(),
         };
         let inner = Arc::clone(&self.inner);
         self.pending_free = drain.pending_free;
         let mut edit = drain.edit;
-        edit.changes.extend(changes);
+        edit.changes.extend(written.changes);
         let removed = self.lower.as_ref().map(Lower::numbers).unwrap_or_default();
         edit.changes
             .extend(removed.iter().map(|&id| Change::Removed {
@@ -312,7 +312,7 @@ impl Job for DrainJob {
         Ok(Step::Done(Completion {
             edit,
             apply: Box::new(move || {
-                inner.install(&removed, &tables);
+                inner.install(&removed, &written.tables, &written.values);
                 forget();
                 // Not before the entries that they cover are forgotten above.
                 let shared = &inner.shared;

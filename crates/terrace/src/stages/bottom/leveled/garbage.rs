@@ -146,7 +146,16 @@ impl Garbage {
     fn of(all: u64, largest: u64, superseded: u64, percent: u32, drains: (u64, u64)) -> Garbage {
         let bytes = superseded.min(all.saturating_sub(largest));
         let live = all - bytes;
-        let due = live / 100 * u64::from(percent);
+        Garbage::with(bytes, live, live / 100 * u64::from(percent), drains)
+    }
+
+    /// Computes the same for a known amount of garbage, of which some is always left alone.
+    pub(super) fn known(bytes: u64, live: u64, percent: u32, drains: (u64, u64)) -> Garbage {
+        let due = live / 100 * u64::from(percent) + drains.0;
+        Garbage::with(bytes, live, due, drains)
+    }
+
+    fn with(bytes: u64, live: u64, due: u64, drains: (u64, u64)) -> Garbage {
         let slow = due / 2 * 3;
         let drain = drains.1.max(drains.0);
         Garbage {
@@ -155,6 +164,11 @@ impl Garbage {
             slow,
             stop: slow + (live / 4).clamp(drains.0, drain),
         }
+    }
+
+    /// Returns whether some has to go.
+    pub(super) fn is_due(&self) -> bool {
+        self.bytes > self.due
     }
 
     /// Returns the score of compactions for garbage; they are due from 1 on.

@@ -11,7 +11,7 @@ use super::Inner;
 use super::output::Output;
 use crate::error::Result;
 use crate::parts::expiry::{Millis, Value};
-use crate::parts::iter::EntryView;
+use crate::parts::iter::{EntryView, Stored};
 use crate::stages::{Completion, IngestWriter};
 use crate::types::{EntryKind, SeqNo};
 
@@ -52,6 +52,7 @@ impl IngestWriter for Run {
             bytes: value,
             expiry,
         };
+        let value = Stored::Inline(value);
         self.output.offer(&entry, value).map(|_| ())
     }
 
@@ -67,11 +68,13 @@ impl IngestWriter for Run {
         // Above every existing run: everything that already has a number is older.
         self.output.rename_run(self.inner.shared.next_id());
         let entries = self.output.entries();
-        let (tables, changes) = self.output.finish();
+        let written = self.output.finish();
         let inner = Arc::clone(&self.inner);
         Completion {
-            edit: crate::parts::manifest::Edit { changes },
-            apply: Box::new(move || inner.install(&[], &tables)),
+            edit: crate::parts::manifest::Edit {
+                changes: written.changes,
+            },
+            apply: Box::new(move || inner.install(&[], &written.tables, &written.values)),
             garbage: Vec::new(),
             entries,
         }

@@ -39,6 +39,8 @@ pub(crate) mod recover;
 mod request;
 mod source;
 mod split;
+mod value_file;
+mod values;
 mod version;
 
 #[cfg(test)]
@@ -55,14 +57,15 @@ use terrace_media::FileSystem;
 
 use crate::canary::{self, Canary};
 use crate::error::Result;
-use crate::metrics::{FileLevelMetrics, Metrics};
+use crate::metrics::{FileLevelMetrics, Metrics, ValueFileMetrics};
 use crate::options::LeveledOptions;
 use crate::parts::cache::{FileCache, Pin};
 use crate::parts::key::{KeyRange, Place};
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, Fragments, RangeSet};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
-use crate::stages::file_names::table_file_name;
+use crate::parts::values::{ValueFile, ValueOptions};
+use crate::stages::file_names::{table_file_name, value_file_name};
 use crate::stages::{
     Bottom, Columns, Drain, Folder, FrontShape, IngestWriter, Job, Need, Pressure, RangeRequest,
     Shared, Source, Sources, Takes, Urgency,
@@ -72,7 +75,12 @@ use crate::types::{Compression, DbId, SeqNo};
 pub(crate) use column::ColumnBytes;
 use column::Taken;
 use source::RunSource;
+use value_file::ValueHandle;
 use version::{Table, Version};
+
+/// The size at which a value file is closed, in table sizes. Larger ones are fewer, smaller ones
+/// are won back sooner.
+const VALUE_FILE_TABLES: u64 = 4;
 
 /// The location of tables, and their state in memory.
 pub(super) struct TableStore {
@@ -82,6 +90,9 @@ pub(super) struct TableStore {
     level0: PathBuf,
     blocks: Arc<SstCache>,
     open: FileCache<SsTable>,
+    open_values: FileCache<ValueFile>,
+    /// Whether jobs may write value files.
+    writes_values: bool,
     options: LeveledOptions,
 }
 
@@ -102,7 +113,9 @@ impl TableStore {
                 .unwrap_or_else(|| folder.dir.clone()),
             dir: folder.dir.clone(),
             open: FileCache::within(options.open_files_max, held_max, held),
+            open_values: FileCache::within(options.open_files_max, u64::MAX, |_| 0),
             blocks: Arc::new(SstCache::within(options.cache_bytes, memory)),
+            writes_values: options.values_apart_from.is_some(),
             options,
         }
     }
@@ -124,9 +137,33 @@ impl TableStore {
             filter_bits_per_key: options.filter_bits_per_key,
             compression: self.compression(level),
             direct: options.direct_writes,
-            write_bytes: self.blocks.memory().limits.write_bytes,
+            write_bytes: self.write_bytes(),
             ..SstOptions::default()
         }
+    }
+
+    /// Returns the options of value files. Values stay in them on all levels.
+    fn value_options(&self) -> ValueOptions {
+        ValueOptions {
+            db: self.db,
+            compression: self.options.compression,
+            direct: self.options.direct_writes,
+            write_bytes: self.write_bytes(),
+        }
+    }
+
+    /// Returns the size of write buffers. A job that writes a table may write a value file beside.
+    fn write_bytes(&self) -> usize {
+        let most = self.blocks.memory().limits.write_bytes;
+        match self.writes_values {
+            true => most / 2,
+            false => most,
+        }
+    }
+
+    /// Returns the size at which a value file is closed.
+    fn value_file_bytes(&self) -> u64 {
+        VALUE_FILE_TABLES * self.options.table_bytes
     }
 
     fn read_mode(&self) -> ReadMode {
@@ -149,6 +186,11 @@ impl TableStore {
             0 => &self.level0,
             _ => &self.dir,
         }
+    }
+
+    /// Returns the path of value file `number`.
+    fn value_path(&self, number: u64) -> PathBuf {
+        self.dir.join(value_file_name(number))
     }
 
     /// Returns the path of table `number`, which was written for `level`.
@@ -294,14 +336,14 @@ impl Inner {
         quarter.max(options.table_bytes_max())
     }
 
-    /// Installs the next version. The files of `removed` go when they have no reader left, except
-    /// those that are `added` as tables of another level.
-    fn install(&self, removed: &[u64], added: &[Table]) {
+    /// Installs the next version, with additional tables and value files. The files of `removed` go
+    /// when they have no reader left, except those that are `added` as tables of another level.
+    fn install(&self, removed: &[u64], added: &[Table], values: &[Arc<ValueHandle>]) {
         let stays = |number: &u64| added.iter().any(|table| table.number() == *number);
         let gone: Vec<u64> = removed.iter().copied().filter(|n| !stays(n)).collect();
         let mut names = self.installing.lock();
         let old = self.version.load_full();
-        let new = Arc::new(old.edited(removed, added));
+        let new = Arc::new(old.edited(removed, added, values));
         *names = self.store.charge_names(&new);
         self.version.store(new);
         old.retire(&gone);
@@ -352,6 +394,9 @@ impl Bottom for Leveled {
         if let Some(job) = delete_only::next(&self.inner) {
             return Ok(Some(job));
         }
+        if let Some(job) = values::forget(&self.inner) {
+            return Ok(Some(job));
+        }
         let compaction = self.inner.pick(urgency);
         Ok(compaction.map(|compaction| {
             Box::new(compact::Compact::begin(&self.inner, compaction)) as Box<dyn Job>
@@ -381,15 +426,22 @@ impl Bottom for Leveled {
     fn need(&self) -> Need {
         let options = &self.inner.store.options;
         let stop = options.debt_stop_bytes;
-        let garbage = self.inner.garbage(&self.inner.version()).need();
+        let version = self.inner.version();
+        let garbage = self.inner.garbage(&version).need();
+        // On a full disk no job moves values, and drains bring deletes.
+        let of_values = match self.inner.shared.reserve.is_tight() {
+            true => Need::default(),
+            false => self.inner.value_garbage(&version).need(),
+        };
         let before = (options.runs_compact, options.runs_slow);
         let before = self.inner.between(before, (stop / 8, stop / 2)).part;
         let after = (options.runs_slow, options.runs_stop);
         let order = Need::of(before, self.inner.between(after, (stop / 2, stop)));
-        match garbage.part > order.part {
-            true => garbage,
-            false => order,
-        }
+        let all = [order, garbage, of_values].into_iter();
+        all.fold(order, |most, need| match need.part > most.part {
+            true => need,
+            false => most,
+        })
     }
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {
@@ -433,9 +485,16 @@ impl Bottom for Leveled {
             metrics.files.push(level);
         }
         metrics.files.retain(|level| level.file_count > 0);
+        let (file_count, bytes, live_bytes) = version.values.totals();
+        metrics.values = ValueFileMetrics {
+            file_count,
+            bytes,
+            live_bytes,
+        };
         let (cached, pinned) = self.inner.store.blocks.used_bytes();
         metrics.cache.used_bytes = cached + pinned;
         metrics.cache.capacity_bytes = self.inner.store.blocks.capacity_bytes();
-        metrics.cache.open_file_count = self.inner.store.open.open_count() as u64;
+        let (tables, values) = (&self.inner.store.open, &self.inner.store.open_values);
+        metrics.cache.open_file_count = (tables.open_count() + values.open_count()) as u64;
     }
 }

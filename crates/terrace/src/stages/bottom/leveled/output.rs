@@ -2,21 +2,23 @@
 //!
 //! Versions that no reader can see are left out, and so are tombstones if nothing is left below
 //! that they could hide. Tables are cut between keys, so that one table of a run has all versions
-//! of a key.
+//! of a key. Long values go to value files, if the options ask for it.
 
 use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_media::FileSystem;
 
 use super::garbage::Sampler;
+use super::value_file::ValueHandle;
 use super::version::{Table, Version};
 use super::{Inner, TableStore};
 use crate::canary::failpoint;
 use crate::error::Result;
-use crate::parts::expiry::Value;
-use crate::parts::iter::EntryView;
+use crate::parts::expiry::{Millis, Value};
+use crate::parts::iter::{EntryView, Stored};
 use crate::parts::key::Place;
 use crate::parts::manifest::Change;
 use crate::parts::memory::Lease;
@@ -25,6 +27,7 @@ use crate::parts::reserve::Row;
 use crate::parts::retain::{Kept, Retention};
 use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::{self, Finished, NewEntry, SstWriter};
+use crate::parts::values::{NewValue, Pointer, ValueWriter};
 use crate::types::{EntryKind, SeqNo};
 
 /// The tables of the level below that one new table may overlap, in table sizes: the maximum cost
@@ -33,6 +36,23 @@ const OVERLAP_MAX: u64 = 12;
 
 /// The unit in which a writer's memory is counted.
 const COUNTED_BYTES: u64 = 64 << 10;
+
+/// How a table stores a value.
+#[derive(Clone, Copy)]
+enum Placed {
+    /// With its key.
+    Inline,
+    /// In a value file, and the bytes that were written there now.
+    Apart(Pointer, usize),
+}
+
+/// The files that an output has written.
+#[derive(Default)]
+pub(super) struct Written {
+    pub(super) tables: Vec<Table>,
+    pub(super) values: Vec<Arc<ValueHandle>>,
+    pub(super) changes: Vec<Change>,
+}
 
 /// Tables being written.
 pub(super) struct Output {
@@ -60,6 +80,14 @@ pub(super) struct Output {
     lends_to_deletes: bool,
     writer: Option<SstWriter>,
     done: Vec<(FileMeta, Vec<RangeDelete>)>,
+    /// The value file being written, and those written.
+    values: Option<ValueWriter>,
+    values_done: Vec<Arc<ValueHandle>>,
+    /// The bytes of the records that the table being written points to, by file.
+    points_to: BTreeMap<u64, u64>,
+    /// The value files whose values are copied, and the last one that was.
+    leaving: BTreeSet<u64>,
+    moved: Vec<u8>,
     /// The key of the last entry offered, and the sequence number of its last version kept.
     keyspace: u32,
     key: Vec<u8>,
@@ -118,6 +146,11 @@ impl Output {
             older: OnceCell::from(older),
             writer: None,
             done: Vec::new(),
+            values: None,
+            values_done: Vec::new(),
+            points_to: BTreeMap::new(),
+            leaving: inner.leaving(&inner.version()),
+            moved: Vec::new(),
             keyspace: 0,
             key: Vec::new(),
             kept: None,
@@ -231,7 +264,7 @@ impl Output {
     }
 
     /// Takes the next entry. Returns the number of bytes that it added.
-    pub(super) fn offer(&mut self, entry: &EntryView<'_>, value: Value<'_>) -> Result<usize> {
+    pub(super) fn offer(&mut self, entry: &EntryView<'_>, value: Stored<'_>) -> Result<usize> {
         let same_key = self.same_key(entry);
         if !same_key {
             self.keyspace = entry.keyspace;
@@ -247,26 +280,63 @@ impl Output {
         self.kept = Some(entry.seq);
         let level = self.level as usize;
         let is_below = || self.older().reaches_below(level, key, key);
-        let kept = self
-            .retention
-            .keep(entry.kind, value.expiry, entry.seq, is_below);
+        let expiry = match value {
+            Stored::Inline(value) => value.expiry,
+            Stored::Apart(_, expiry) => expiry,
+        };
+        let kept = self.retention.keep(entry.kind, expiry, entry.seq, is_below);
         failpoint!(ExpiredDropped if kept == Kept::Tombstone => return Ok(0));
-        let (kind, value) = match kept {
-            Kept::Whole => (entry.kind, value),
-            Kept::Tombstone => (EntryKind::Delete as u8, Value::default()),
+        let (kind, expiry, value) = match kept {
+            Kept::Whole => (entry.kind, expiry, value),
+            Kept::Tombstone => (EntryKind::Delete as u8, 0, Stored::Inline(Value::default())),
             Kept::Nothing => return Ok(0),
         };
         if self.lends_to_deletes && kind != EntryKind::Delete as u8 {
             self.end_loan();
         }
+        let is_put = kind == EntryKind::Put as u8;
+        let placed = match value {
+            Stored::Inline(value) => self.place(entry, is_put, expiry, value.bytes)?,
+            Stored::Apart(pointer, _) if !self.leaving.contains(&pointer.file) => {
+                Placed::Apart(pointer, 0)
+            }
+            Stored::Apart(pointer, _) => {
+                self.moved = self.inner.read_value(pointer, key)?;
+                let moved = std::mem::take(&mut self.moved);
+                let placed = self.place(entry, is_put, expiry, &moved)?;
+                self.moved = moved;
+                placed
+            }
+        };
+        let pointer = match placed {
+            Placed::Apart(pointer, _) => {
+                *self.points_to.entry(pointer.file).or_default() += u64::from(pointer.bytes);
+                Some(pointer.encode())
+            }
+            Placed::Inline => None,
+        };
+        let moved = std::mem::take(&mut self.moved);
+        let value = match (&pointer, value) {
+            (Some(pointer), _) => pointer.bytes(),
+            (None, Stored::Inline(value)) => value.bytes,
+            (None, Stored::Apart(..)) => &moved,
+        };
+        let kind = match pointer {
+            Some(_) => sstable::kind::VALUE_POINTER,
+            None => kind,
+        };
+        let added = match placed {
+            Placed::Inline => value.len(),
+            Placed::Apart(_, written) => written,
+        };
         if let Some(writer) = self.writer()? {
             writer.add(&NewEntry {
                 keyspace: entry.keyspace,
                 key: entry.key,
                 seq: entry.seq,
                 kind,
-                expiry: value.expiry,
-                value: value.bytes,
+                expiry,
+                value,
             })?;
             let bytes = writer.estimated_bytes();
             let held = writer.keys_bytes().next_multiple_of(COUNTED_BYTES);
@@ -284,7 +354,61 @@ impl Output {
             let older = self.older.get_or_init(|| self.inner.version().below(place));
             self.sampler.take(older, level, key);
         }
-        Ok(entry.key.len() + value.bytes.len())
+        Ok(entry.key.len() + added)
+    }
+
+    /// Writes a long value to the value file of this output; a short one stays with its key.
+    fn place(
+        &mut self,
+        entry: &EntryView<'_>,
+        is_put: bool,
+        expiry: Millis,
+        value: &[u8],
+    ) -> Result<Placed> {
+        let from = self.store().options.values_apart_from;
+        if !is_put || from.is_none_or(|from| (value.len() as u64) < from) {
+            return Ok(Placed::Inline);
+        }
+        let writer = match &mut self.values {
+            Some(writer) => writer,
+            None => {
+                self.inner.shared.manifest.check_files()?;
+                let number = self.inner.shared.next_id();
+                let store = &self.inner.store;
+                let (path, options) = (store.value_path(number), store.value_options());
+                let writer = ValueWriter::create(&self.fs, &path, number, options)?;
+                self.values.insert(writer)
+            }
+        };
+        let pointer = writer.append(&NewValue {
+            keyspace: entry.keyspace,
+            key: entry.key,
+            seq: entry.seq,
+            expiry,
+            value,
+        })?;
+        let is_full = writer.bytes() >= self.inner.store.value_file_bytes();
+        self.inner
+            .shared
+            .rate_limiter
+            .charge(u64::from(pointer.bytes));
+        if is_full {
+            self.close_values()?;
+        }
+        Ok(Placed::Apart(pointer, value.len()))
+    }
+
+    /// Makes the value file being written durable.
+    fn close_values(&mut self) -> Result<()> {
+        let Some(writer) = self.values.take() else {
+            return Ok(());
+        };
+        let meta = writer.finish()?;
+        let counted = crate::metrics::OpCounter::TableFileBytes;
+        self.inner.shared.counters.add(counted, meta.bytes);
+        self.values_done.push(ValueHandle::new(self.store(), meta));
+        self.refill();
+        Ok(())
     }
 
     /// Returns the table being written, and begins one if there is none.
@@ -337,7 +461,13 @@ impl Output {
             }
             self.close_piece(Some((keyspace, &key)))?;
         }
-        self.close_piece(next)
+        self.close_piece(next)?;
+        match next {
+            Some(_) => Ok(()),
+            // PERSIST: value files before the edit that names the tables which point into them
+            // (V1). Reversed, a crash could leave pointers without values.
+            None => self.close_values(),
+        }
     }
 
     /// Does the same as `close_table`, if there is no cut before `next`.
@@ -362,7 +492,8 @@ impl Output {
         self.inner.shared.counters.add(counted, finished.file_bytes);
         let of_level = &self.inner.written[self.level as usize];
         of_level.fetch_add(finished.file_bytes, Ordering::Relaxed);
-        self.done.push((self.meta(finished), ranges));
+        let meta = self.meta(finished);
+        self.done.push((meta, ranges));
         self.sampler.close_table();
         self.older.take();
         self.refill();
@@ -377,7 +508,7 @@ impl Output {
         }
     }
 
-    fn meta(&self, finished: Finished) -> FileMeta {
+    fn meta(&mut self, finished: Finished) -> FileMeta {
         let Finished {
             number,
             file_bytes,
@@ -415,6 +546,7 @@ impl Output {
             reach,
             expiring: properties.expiring_count,
             expiry_last: properties.expiries.map_or(0, |(_, last)| last),
+            values: std::mem::take(&mut self.points_to).into_iter().collect(),
         }
     }
 
@@ -426,9 +558,11 @@ impl Output {
 
     /// Returns the bytes of the tables written so far.
     pub(super) fn bytes(&self) -> u64 {
-        let open = self.writer.as_ref().map_or(0, SstWriter::estimated_bytes);
+        let open = self.writer.as_ref().map_or(0, SstWriter::estimated_bytes)
+            + self.values.as_ref().map_or(0, ValueWriter::bytes);
         let done = self.done.iter().map(|(meta, _)| meta.bytes);
-        open + done.sum::<u64>()
+        let values = self.values_done.iter().map(|file| file.meta.bytes);
+        open + done.sum::<u64>() + values.sum::<u64>()
     }
 
     /// Returns the entries written so far.
@@ -436,26 +570,44 @@ impl Output {
         self.entries
     }
 
-    /// Returns the tables that were written, and the changes that name them. The last one is
+    /// Returns the files that were written, and the changes that name them. The last ones are
     /// closed.
-    pub(super) fn finish(&mut self) -> (Vec<Table>, Vec<Change>) {
+    pub(super) fn finish(&mut self) -> Written {
         let store = Arc::clone(self.store());
         let done = std::mem::take(&mut self.done);
+        let values = std::mem::take(&mut self.values_done);
         // The number of the run too, which may have been drawn after those of all tables: reused
         // after a crash, it would make one run of two.
         let last = |meta: &FileMeta| meta.number.max(meta.run);
-        let next = done.iter().map(|(meta, _)| last(meta) + 1).max();
+        let numbers = values.iter().map(|file| file.meta.number);
+        let numbers = done.iter().map(|(meta, _)| last(meta)).chain(numbers);
+        let next = numbers.map(|number| number + 1).max();
+        let files = values.iter().map(|file| Change::added(file.meta.clone()));
         let added = done.iter().map(|(meta, _)| Change::added(meta.clone()));
-        let mut changes: Vec<Change> = added.collect();
+        let mut changes: Vec<Change> = files.chain(added).collect();
         changes.extend(next.map(|id| Change::NextId { id }));
         let superseded = std::mem::take(&mut self.sampler.tables);
         let tables = done.into_iter().zip(superseded);
+        let before = self.inner.version();
+        let held = |number: u64| {
+            let mut own = values.iter().filter(|file| file.meta.number == number);
+            own.next().or_else(|| before.values.get(number)).cloned()
+        };
         let tables = tables.map(|((meta, ranges), superseded)| {
-            Table::new(&store, meta, ranges)
+            // A file of the input is in the version as long as the input is (V2).
+            let files = meta.values.iter().filter_map(|(number, _)| held(*number));
+            let files: Arc<[_]> = files.collect();
+            debug_assert_eq!(files.len(), meta.values.len(), "V2");
+            Table::new(&store, meta, ranges, files)
                 .written_without(&self.retention.dropped)
                 .superseding(superseded)
         });
-        (tables.collect(), changes)
+        let tables = tables.collect();
+        Written {
+            tables,
+            values,
+            changes,
+        }
     }
 
     /// Leaves all files in place.
@@ -469,6 +621,13 @@ impl Output {
         if let Some(writer) = self.writer.take() {
             let _ = writer.abandon();
         }
+        if let Some(writer) = self.values.take() {
+            let _ = writer.abandon();
+        }
+        for file in std::mem::take(&mut self.values_done) {
+            let _ = self.store().fs.remove(&file.path());
+        }
+        self.points_to.clear();
         for (meta, _) in std::mem::take(&mut self.done) {
             let _ = self
                 .store()

@@ -14,7 +14,7 @@ use super::compaction::Compaction;
 use super::request::{self, Due};
 use super::version::{Table, Version};
 use super::{Busy, Inner, LeveledOptions};
-use super::{level0, narrow};
+use super::{level0, narrow, values};
 use crate::parts::expiry::Millis;
 use crate::parts::key::{KeyRange, Place};
 use crate::stages::Urgency;
@@ -137,9 +137,19 @@ impl Inner {
             }
         }
         let garbage = self.garbage(&version).score(urgency);
+        let of_values = self.value_garbage(&version).score(urgency);
         // Asks the system, so only if a level is due.
         let is_full = LazyCell::new(|| self.shared.reserve.is_full());
+        // A table that is rewritten takes space before it frees a value file.
+        let mut values_left = of_values >= 1.0 && !self.shared.reserve.is_tight();
         for (score, level) in scores(&version, options, &targets, garbage) {
+            if values_left && of_values > score {
+                values_left = false;
+                if let Some(compaction) = values::pick(self, &version, busy) {
+                    busy.numbers.extend(compaction.tables().map(Table::number));
+                    return Some(compaction);
+                }
+            }
             if score < 1.0 && !(everything && level == 0 && score > 0.0) {
                 continue;
             }
@@ -167,6 +177,10 @@ impl Inner {
                 }
                 return Some(compaction);
             }
+        }
+        if values_left && let Some(compaction) = values::pick(self, &version, busy) {
+            busy.numbers.extend(compaction.tables().map(Table::number));
+            return Some(compaction);
         }
         let dropped = self.shared.dropped.all();
         if let Some(compaction) = pick_dropped(&version, &dropped, &busy.numbers) {

@@ -1,39 +1,67 @@
 //! Reads of runs: a point read searches one table of each, a cursor walks one table after the
 //! other.
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 
 use super::version::{Run, Table};
 use crate::error::{Error, Result};
-use crate::parts::expiry::Value;
-use crate::parts::iter::{Cursor, EntryView};
+use crate::parts::expiry::{Millis, Value};
+use crate::parts::iter::{Cursor, EntryView, Stored};
 use crate::parts::key::Target;
 use crate::parts::ranges::Newer;
-use crate::parts::sstable::{Answer, MultiRead, ReadCounts, SstCursor};
+use crate::parts::sstable::{Answer, MultiRead, ReadCounts, SstCursor, kind};
+use crate::parts::values::{Pointer, ValueReader};
 use crate::stages::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source};
-use crate::types::{SEQ_MAX, SeqNo};
+use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 /// A run as a source.
 pub(super) struct RunSource(pub(super) Arc<Run>);
 
+/// The answer of a table, whose value may have to be read from a value file.
+enum Answered {
+    Found(Lookup),
+    Apart(Pointer, SeqNo, Millis),
+}
+
+impl Answered {
+    /// Reads the value of a key if it is apart. The caller holds no permit to read: two callers
+    /// that hold one and wait for another would wait for each other.
+    fn lookup(self, table: &Table, key: (u32, &[u8])) -> Result<Lookup> {
+        match self {
+            Answered::Found(lookup) => Ok(lookup),
+            Answered::Apart(pointer, seq, expiry) => Ok(Lookup::Value {
+                value: table.read_value(pointer, key)?,
+                seq,
+                expiry,
+            }),
+        }
+    }
+}
+
 /// Converts the answer of a table.
-fn lookup(answer: &Answer, table: &Table) -> Result<Lookup> {
+fn answered(answer: &Answer, table: &Table) -> Result<Answered> {
     let Answer::Entry(found) = answer else {
-        return Ok(Lookup::Deleted);
+        return Ok(Answered::Found(Lookup::Deleted));
     };
+    if found.kind == kind::VALUE_POINTER {
+        let pointer = table.pointer(found.value())?;
+        return Ok(Answered::Apart(pointer, found.seq, found.expiry));
+    }
     // The table stores the expiry of any put alongside it.
     let value = Value {
         bytes: found.value(),
         expiry: found.expiry,
     };
-    Lookup::of(found.kind, found.seq, value).ok_or_else(|| {
+    let lookup = Lookup::of(found.kind, found.seq, value).ok_or_else(|| {
         Error::corruption(format!(
             "{} has an entry of the unknown kind {}; restore the database from a copy, or \
              recover the readable data with \"terrace repair\"",
             table.path().display(),
             found.kind
         ))
-    })
+    });
+    lookup.map(Answered::Found)
 }
 
 impl ReadStats {
@@ -60,7 +88,9 @@ impl Source for RunSource {
             .open()?
             .get(&probe.target_below_front(), probe.hash, &mut counts)?;
         stats.count(&counts, 1);
-        answer.map(|answer| lookup(&answer, table)).transpose()
+        let key = (probe.keyspace, probe.key);
+        let lookup = |answer: Answer| answered(&answer, table)?.lookup(table, key);
+        answer.map(lookup).transpose()
     }
 
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
@@ -91,7 +121,7 @@ impl Source for RunSource {
             let mut counts = ReadCounts::default();
             // Blocks of many reads are held until their values are copied.
             let held = 1 + group.len() as u64;
-            let _turn = match group.len() {
+            let turn = match group.len() {
                 1 => None,
                 _ => {
                     let entry_bytes = table.memory().limits.entry_bytes;
@@ -103,14 +133,15 @@ impl Source for RunSource {
             let answers: Result<Vec<_>> = asked
                 .into_iter()
                 .map(|asked| {
-                    asked
-                        .answer
-                        .map(|answer| lookup(&answer, table))
-                        .transpose()
+                    let answer = asked.answer.map(|answer| answered(&answer, table));
+                    answer.transpose()
                 })
                 .collect();
+            drop(turn);
             for (&(_, index), answer) in group.iter().zip(answers?) {
-                reads[index].answer = answer;
+                let read = &mut reads[index];
+                let key = (read.probe.keyspace, read.probe.key);
+                read.answer = answer.map(|it| it.lookup(table, key)).transpose()?;
             }
         }
         Ok(())
@@ -135,7 +166,9 @@ impl Source for RunSource {
                 let mut counts = ReadCounts::default();
                 table.open()?.approximate(from, to, &mut counts)?
             };
-            sum = (sum.0 + entries, sum.1 + bytes);
+            let apart = u128::from(table.values_bytes()) * u128::from(entries)
+                / u128::from(table.meta.entries.max(1));
+            sum = (sum.0 + entries, sum.1 + bytes + apart as u64);
         }
         Ok(sum)
     }
@@ -157,7 +190,7 @@ impl Source for RunSource {
                     continue;
                 }
             };
-            let verified = open.verify(visited);
+            let verified = table.verify(&open, visited);
             census.entries += verified.entries;
             census.tombstones += verified.tombstones;
             census.bytes += verified.bytes;
@@ -180,17 +213,25 @@ impl Source for RunSource {
     }
 
     fn verify_bytes(&self) -> u64 {
-        self.0.bytes()
+        let apart: u64 = self.0.tables.iter().map(Table::values_bytes).sum();
+        self.0.bytes() + apart
     }
 
     fn files(&self) -> Vec<NamedFile> {
-        let tables = self.0.tables.iter();
-        tables
-            .map(|table| NamedFile {
-                path: table.path(),
-                meta: Arc::clone(&table.meta),
-            })
-            .collect()
+        let mut values: Vec<_> = self.0.tables.iter().flat_map(|t| t.values.iter()).collect();
+        values.sort_by_key(|file| file.meta.number);
+        values.dedup_by_key(|file| file.meta.number);
+        let values = values.into_iter().map(|file| NamedFile {
+            path: file.path(),
+            item: Arc::new(file.meta.clone()),
+            last_id: file.meta.number,
+        });
+        let tables = self.0.tables.iter().map(|table| NamedFile {
+            path: table.path(),
+            item: Arc::clone(&table.meta) as _,
+            last_id: table.number().max(table.meta.run),
+        });
+        values.chain(tables).collect()
     }
 }
 
@@ -203,6 +244,12 @@ pub(super) struct RunCursor {
     fill_cache: bool,
     /// The maximum bytes of a read ahead, if it is not the default.
     ahead_bytes: Option<usize>,
+    /// The reader of values apart, from the first one on.
+    values: RefCell<Option<ValueReader>>,
+    /// The value of the current entry, if it is apart and was read.
+    value: OnceCell<Vec<u8>>,
+    /// The memory of an earlier value.
+    spare: Cell<Vec<u8>>,
 }
 
 impl RunCursor {
@@ -214,6 +261,9 @@ impl RunCursor {
             cursor: None,
             fill_cache,
             ahead_bytes: None,
+            values: RefCell::default(),
+            value: OnceCell::new(),
+            spare: Cell::default(),
         }
     }
 
@@ -240,6 +290,35 @@ impl RunCursor {
         }
         self.cursor = Some(cursor);
         Ok(true)
+    }
+
+    /// Forgets the value of the entry that the cursor leaves.
+    #[inline]
+    fn leave_value(&mut self) {
+        if let Some(value) = self.value.take() {
+            self.spare.set(value);
+        }
+    }
+
+    /// Reads the value that the current entry points to.
+    fn read_apart(&self, pointer: Pointer, key: (u32, &[u8])) -> Result<&[u8]> {
+        if let Some(value) = self.value.get() {
+            return Ok(value);
+        }
+        let Some(table) = self.run.tables.get(self.at) else {
+            return Ok(&[]);
+        };
+        let file = table.value_file(pointer)?.open()?;
+        let mut values = self.values.borrow_mut();
+        let values = values.get_or_insert_with(|| {
+            let memory = table.memory();
+            let lease = memory.is_limited().then(|| memory.iterators.lease());
+            ValueReader::new(memory.limits.scan_ahead_bytes, lease)
+        });
+        let mut value = self.spare.take();
+        value.clear();
+        value.extend_from_slice(values.read(&file, pointer, key)?);
+        Ok(self.value.get_or_init(|| value))
     }
 
     /// Moves from the end of a table to the first entry after it.
@@ -269,6 +348,7 @@ impl Cursor for RunCursor {
     fn release(&mut self) {}
 
     fn seek(&mut self, target: &Target<'_>) -> Result<()> {
+        self.leave_value();
         let at = self.run.position(target.keyspace, target.key);
         if self.enter(at)?
             && let Some(cursor) = &mut self.cursor
@@ -279,6 +359,7 @@ impl Cursor for RunCursor {
     }
 
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
+        self.leave_value();
         let run = Arc::clone(&self.run);
         let tables = &run.tables;
         // The last table with an entry before the target.
@@ -309,6 +390,7 @@ impl Cursor for RunCursor {
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
+        self.leave_value();
         let Some(cursor) = &mut self.cursor else {
             return Ok(());
         };
@@ -341,14 +423,39 @@ impl Cursor for RunCursor {
         let Some(cursor) = &self.cursor else {
             return Ok(None);
         };
-        cursor.entry()
+        let entry = cursor.entry()?;
+        Ok(entry.map(|entry| EntryView {
+            kind: match entry.kind {
+                kind::VALUE_POINTER => EntryKind::Put as u8,
+                kind => kind,
+            },
+            ..entry
+        }))
     }
 
     #[inline]
     fn value(&self) -> Result<Value<'_>> {
-        match &self.cursor {
-            Some(cursor) => cursor.value(),
-            None => Ok(Value::default()),
+        match self.stored()? {
+            Stored::Inline(value) => Ok(value),
+            Stored::Apart(pointer, expiry) => {
+                let entry = self.entry()?;
+                let key = entry.map_or((0, [].as_slice()), |entry| (entry.keyspace, entry.key));
+                let bytes = self.read_apart(pointer, key)?;
+                Ok(Value { bytes, expiry })
+            }
         }
+    }
+
+    #[inline]
+    fn stored(&self) -> Result<Stored<'_>> {
+        let Some(cursor) = &self.cursor else {
+            return Ok(Stored::Inline(Value::default()));
+        };
+        let value = cursor.value()?;
+        if !cursor.is_apart() {
+            return Ok(Stored::Inline(value));
+        }
+        let table = &self.run.tables[self.at];
+        Ok(Stored::Apart(table.pointer(value.bytes)?, value.expiry))
     }
 }

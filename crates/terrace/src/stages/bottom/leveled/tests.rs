@@ -7,12 +7,15 @@ use terrace_media::{FileSystem, OsFs};
 
 use super::level0;
 use super::pick::{debt, pick_table, targets};
+use super::value_file::ValueHandle;
 use super::version::{Table, Version};
 use super::{Busy, LeveledOptions, TableStore};
 use crate::options::{MIB, Options};
 use crate::parts::key::{KeyRange, Place};
 use crate::parts::memory::Memory;
 use crate::parts::sstable::FileMeta;
+use crate::parts::values::ValueMeta;
+use crate::parts::values::layout::HEADER_BYTES;
 use crate::stages::Folder;
 use crate::types::DbId;
 
@@ -48,8 +51,9 @@ fn table(store: &Arc<TableStore>, number: u64, level: u32, bytes: u64) -> Table 
         reach: None,
         expiring: 0,
         expiry_last: 0,
+        values: Vec::new(),
     };
-    Table::new(store, meta, Vec::new())
+    Table::new(store, meta, Vec::new(), Arc::default())
 }
 
 /// Returns a version with these bytes on the levels below level 0.
@@ -59,7 +63,7 @@ fn version(sizes: &[u64]) -> Version {
     let tables: Vec<Table> = sizes
         .map(|(at, bytes)| table(&store, at as u64 + 1, at as u32 + 1, *bytes))
         .collect();
-    Version::of(6, &tables)
+    Version::of(6, &tables, &[])
 }
 
 fn options() -> LeveledOptions {
@@ -74,9 +78,9 @@ fn tables_of_a_run_that_overlap_are_found() {
         let tables = keys.iter().zip(1..).map(|(&(first, last), number)| {
             let mut meta = table(&store, number, 0, 1).meta.as_ref().clone();
             (meta.run, meta.first, meta.last) = (7, (1, vec![first]), (1, vec![last]));
-            Table::new(&store, meta, Vec::new())
+            Table::new(&store, meta, Vec::new(), Arc::default())
         });
-        let version = Version::of(6, &tables.collect::<Vec<_>>());
+        let version = Version::of(6, &tables.collect::<Vec<_>>(), &[]);
         assert_eq!(version.runs.len(), 1);
         let overlap = version.runs[0].overlap();
         overlap.map(|(one, other)| (one.number(), other.number()))
@@ -134,10 +138,10 @@ fn fixed_sizes_go_up_from_level_1() {
 fn runs_are_newest_first() {
     let store = store();
     let tables: Vec<Table> = [3, 9, 5].map(|n| table(&store, n, 0, 1)).to_vec();
-    let version = Version::of(6, &tables);
+    let version = Version::of(6, &tables, &[]);
     let ids = |version: &Version| version.runs.iter().map(|run| run.id).collect::<Vec<_>>();
     assert_eq!(ids(&version), [9, 5, 3]);
-    let version = version.edited(&[5], &[table(&store, 12, 0, 1)]);
+    let version = version.edited(&[5], &[table(&store, 12, 0, 1)], &[]);
     assert_eq!(ids(&version), [12, 9, 3]);
     let reaches = |level, n: u64| {
         let key = n.to_be_bytes();
@@ -154,7 +158,7 @@ fn runs_are_newest_first() {
 fn the_oldest_runs_are_picked_where_all_are_too_many() {
     let store = store();
     let tables: Vec<Table> = (1..=9).map(|number| table(&store, number, 0, 10)).collect();
-    let version = Version::of(6, &tables);
+    let version = Version::of(6, &tables, &[]);
     let compaction = |runs_max: usize, busy: &[u64]| {
         let busy = busy.iter().copied().collect();
         let compaction = level0::whole(&version, 6, runs_max, &busy)?;
@@ -183,9 +187,9 @@ fn pieces_of(tables: &[Row]) -> Version {
             let mut meta = table(&store, number, level, 10).meta.as_ref().clone();
             (meta.run, meta.first, meta.last) = (run, (1, vec![first]), (1, vec![last]));
             meta.reach = end.map(|end| ((1, vec![first]), (1, vec![end])));
-            Table::new(&store, meta, Vec::new())
+            Table::new(&store, meta, Vec::new(), Arc::default())
         });
-    Version::of(6, &tables.collect::<Vec<_>>())
+    Version::of(6, &tables.collect::<Vec<_>>(), &[])
 }
 
 /// Returns the numbers of the tables that are compaction from level 0 if `fits` bytes fit.
@@ -242,7 +246,7 @@ fn a_run_that_is_not_cut_stays_above() {
 fn tables_that_columns_reach_last_go_first() {
     let store = store();
     let tables: Vec<Table> = (1..=6).map(|n| table(&store, n, 1, 100)).collect();
-    let version = Version::of(6, &tables);
+    let version = Version::of(6, &tables, &[]);
     let place = |n: u64| (1, n.to_be_bytes().to_vec());
     let taken = |swept: Option<&Place>, awaited: Option<&KeyRange>| -> Vec<u64> {
         let mut busy = Busy {
@@ -265,4 +269,78 @@ fn tables_that_columns_reach_last_go_first() {
         to: None,
     };
     assert_eq!(taken(Some(&place(3)), Some(&rest)), [2, 1]);
+}
+
+/// Value files leave by their garbage, whatever their headers take; those that nothing points into
+/// are only forgotten; and small ones leave if they are far too many.
+#[test]
+fn value_files_leave_by_their_garbage() {
+    let store = store();
+    let files: Vec<_> = [
+        (100, 1000),
+        (101, 1000),
+        (102, 1000),
+        (103, 1000),
+        (104, 10),
+    ]
+    .map(|(number, records)| {
+        let meta = ValueMeta {
+            number,
+            bytes: HEADER_BYTES as u64 + records,
+            values: 1,
+        };
+        ValueHandle::new(&store, meta)
+    })
+    .into();
+    let pointing = |number: u64, values: &[(u64, u64)]| {
+        let mut meta = table(&store, number, 1, 10).meta.as_ref().clone();
+        meta.values = values.to_vec();
+        let held = values
+            .iter()
+            .map(|(id, _)| Arc::clone(&files[*id as usize - 100]));
+        Table::new(&store, meta, Vec::new(), held.collect())
+    };
+    let tables = [
+        pointing(1, &[(100, 600), (101, 500), (104, 10)]),
+        pointing(2, &[(100, 400), (101, 100), (102, 400)]),
+    ];
+    let version = Version::of(6, &tables, &files);
+    let values = &version.values;
+    assert_eq!(values.totals(), (5, 4010 + 5 * HEADER_BYTES as u64, 2010));
+    let leaving =
+        |version: &Version, due| version.values.leaving(due).into_iter().collect::<Vec<_>>();
+    // 103 has no live value, and leaves too: nothing is copied from it.
+    assert_eq!(leaving(&version, false), [102, 103]);
+    assert_eq!(leaving(&version, true), [102, 103]);
+    assert_eq!(values.dead(), [103]);
+    // The first table is rewritten without some of its values.
+    let next = version.edited(&[1], &[pointing(3, &[(100, 550), (101, 500)])], &[]);
+    assert_eq!(next.values.totals().2, 1950);
+    assert_eq!(next.values.dead(), [103, 104]);
+    let next = next.without_values(&[103, 104]);
+    assert_eq!(next.values.totals().0, 3);
+    // A table that moves to another level changes nothing.
+    let moved = next.edited(&[3], &[next.tables().last().unwrap().moved_to(2)], &[]);
+    assert_eq!(moved.values.totals().2, 1950);
+    // Garbage that is due: of files with some, the one with the largest share.
+    let whole = Version::of(
+        6,
+        &[pointing(4, &[(100, 1000), (101, 900), (104, 10)])],
+        &files[..2],
+    );
+    assert_eq!(leaving(&whole, false), [0; 0]);
+    assert_eq!(leaving(&whole, true), [101]);
+    assert_eq!(values.small(16_000).count(), 0);
+    let many: Vec<_> = (0..100)
+        .map(|n| {
+            let meta = ValueMeta {
+                number: 200 + n,
+                bytes: 500,
+                values: 1,
+            };
+            ValueHandle::new(&store, meta)
+        })
+        .collect();
+    let many = Version::of(6, &[], &[files.clone(), many].concat());
+    assert_eq!(many.values.small(16_000).count(), 101);
 }

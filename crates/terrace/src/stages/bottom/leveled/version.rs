@@ -1,7 +1,8 @@
 //! Versions: the tables that are live at one moment, by level, and the files behind them.
 //!
 //! A version never changes; a job that ends makes the next one. A file is removed when the last
-//! version that holds it is gone and the manifest no longer names it.
+//! version that holds it is gone and the manifest no longer names it. A table holds the value files
+//! that it points into.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::SsTable;
 
 use super::TableStore;
+use super::value_file::{ValueHandle, Values};
 
 /// A file, while a version holds it.
 pub(super) struct Handle {
@@ -57,10 +59,17 @@ pub(super) struct Table {
     /// About how many bytes of older tables its entries supersede; 0 if unknown.
     superseded: u64,
     handle: Arc<Handle>,
+    /// The value files that it points into, ascending.
+    pub(super) values: Arc<[Arc<ValueHandle>]>,
 }
 
 impl Table {
-    pub(super) fn new(store: &Arc<TableStore>, meta: FileMeta, ranges: Vec<RangeDelete>) -> Table {
+    pub(super) fn new(
+        store: &Arc<TableStore>,
+        meta: FileMeta,
+        ranges: Vec<RangeDelete>,
+        values: Arc<[Arc<ValueHandle>]>,
+    ) -> Table {
         let handle = Handle {
             store: Arc::clone(store),
             number: meta.number,
@@ -73,6 +82,7 @@ impl Table {
             without: Arc::default(),
             superseded: 0,
             handle: Arc::new(handle),
+            values,
         }
     }
 
@@ -135,7 +145,13 @@ impl Table {
             without: Arc::clone(&self.without),
             superseded: self.superseded,
             handle: Arc::clone(&self.handle),
+            values: Arc::clone(&self.values),
         }
+    }
+
+    /// Returns the bytes of its records in value files.
+    pub(super) fn values_bytes(&self) -> u64 {
+        self.meta.values.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Returns the open table.
@@ -305,21 +321,30 @@ pub(super) struct Version {
     pub(super) levels: Vec<Arc<Run>>,
     /// The range deletes of all tables, as readers query them.
     pub(super) ranges: Option<Arc<Fragments>>,
+    /// All value files by number.
+    pub(super) values: Arc<Values>,
 }
 
 impl Version {
     /// Creates the version of these tables, with `depth` levels below level 0.
-    pub(super) fn of(depth: usize, tables: &[Table]) -> Version {
+    pub(super) fn of(depth: usize, tables: &[Table], values: &[Arc<ValueHandle>]) -> Version {
         let empty = Version {
             runs: Vec::new(),
             levels: (0..depth).map(|_| Arc::default()).collect(),
             ranges: None,
+            values: Arc::default(),
         };
-        empty.edited(&[], tables)
+        empty.edited(&[], tables, values)
     }
 
-    /// Returns the version without some files and with additional tables.
-    pub(super) fn edited(&self, removed: &[u64], added: &[Table]) -> Version {
+    /// Returns the version without some tables, and with additional tables and value files. Value
+    /// files without a live value stay.
+    pub(super) fn edited(
+        &self,
+        removed: &[u64],
+        added: &[Table],
+        added_values: &[Arc<ValueHandle>],
+    ) -> Version {
         let mut runs: Vec<Arc<Run>> = Vec::new();
         for run in &self.runs {
             if run.tables.iter().all(|t| !removed.contains(&t.number())) {
@@ -350,10 +375,14 @@ impl Version {
                 *level = Arc::new(level.edited(removed, &more));
             }
         }
+        let gone = self.tables().filter(|t| removed.contains(&t.number()));
+        let gone = gone.map(|table| &*table.meta);
+        let values = (self.values).edited(gone, added.iter().map(|t| &*t.meta), added_values);
         let mut version = Version {
             runs,
             levels,
             ranges: None,
+            values,
         };
         let ranges: Vec<RangeDelete> = version
             .tables()
@@ -371,9 +400,10 @@ impl Version {
             let meta = &table.meta;
             let reach = meta.reach.as_ref();
             let reach = reach.map_or(0, |(begin, end)| key(begin) + key(end));
-            key(&meta.first) + key(&meta.last) + reach + TABLE_BYTES
+            let values = 24 * meta.values.len() as u64;
+            key(&meta.first) + key(&meta.last) + reach + values + TABLE_BYTES
         };
-        self.tables().map(table).sum()
+        self.tables().map(table).sum::<u64>() + self.values.names_bytes()
     }
 
     /// Returns the version without the runs of level 0 that are not older than `run` of `level`:
@@ -387,6 +417,17 @@ impl Version {
             runs: older.cloned().collect(),
             levels: self.levels.clone(),
             ranges: self.ranges.clone(),
+            values: Arc::default(),
+        }
+    }
+
+    /// Returns the version without value files, which no table points into.
+    pub(super) fn without_values(&self, forgotten: &[u64]) -> Version {
+        Version {
+            runs: self.runs.clone(),
+            levels: self.levels.clone(),
+            ranges: self.ranges.clone(),
+            values: self.values.without(forgotten),
         }
     }
 

@@ -1,8 +1,14 @@
-//! Compression of single blocks, from content to payload and back.
+//! Compression of single blocks and values, from content to payload and back. A compressed payload
+//! is the size of the content (4 bytes) and the compressed content.
 
-use super::layout::{self, CONTENT_BYTES_MAX, Compression, LZ4_RATIO_MAX, WORD_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
+use crate::types::Compression;
+
+/// The size of the content's size, before compressed content.
+const WORD_BYTES: usize = 4;
+/// The maximum compression ratio of LZ4.
+pub(crate) const LZ4_RATIO_MAX: usize = 256;
 
 /// A block is stored compressed if that saves at least one part in this many.
 const SAVES_ONE_IN: usize = 8;
@@ -87,31 +93,31 @@ impl Compressor {
 }
 
 /// Decompresses a payload at `offset`, whose checksum must be verified, into `memory`, whose
-/// contents are overwritten. Returns the content.
+/// contents are overwritten. Returns the content, which must have at most `content_max` bytes.
 pub(crate) fn decompress(
     payload: &[u8],
     compression: Compression,
     offset: u64,
+    content_max: usize,
     memory: Vec<u8>,
 ) -> Result<Vec<u8>> {
     let damaged = |expected: String, found: String| {
         Error::from(DecodeError::new(
-            "compressed SSTable block",
+            "compressed content",
             offset,
             expected,
             found,
         ))
     };
-    let packed = payload.get(WORD_BYTES..);
-    let (Some(packed), Some(size)) = (packed, layout::word(payload, 0)) else {
+    let Some((size, packed)) = payload.split_first_chunk::<WORD_BYTES>() else {
         return Err(damaged("a size".into(), format!("{} bytes", payload.len())));
     };
-    let size = size as usize;
+    let size = u32::from_le_bytes(*size) as usize;
     let size_max = match compression {
         Compression::Lz4 => packed.len().saturating_mul(LZ4_RATIO_MAX),
-        Compression::None | Compression::Zstd => CONTENT_BYTES_MAX,
+        Compression::None | Compression::Zstd => content_max,
     };
-    if size > size_max.min(CONTENT_BYTES_MAX) {
+    if size > size_max.min(content_max) {
         let found = format!("{size} from {}", packed.len());
         return Err(damaged(format!("at most {size_max} bytes"), found));
     }
