@@ -74,8 +74,8 @@ pub struct LeveledOptions {
     /// The compression of blocks on levels 0 and 1. Default: `None`. Changes: on reopen, for new
     /// tables.
     pub compression_upper: Compression,
-    /// The compression of blocks on the levels below. Default: `Lz4`. Changes: on reopen, for new
-    /// tables.
+    /// The compression of blocks on the levels below, and of values apart. Default: `Lz4`. Changes:
+    /// on reopen, for new tables and values.
     pub compression: Compression,
     /// The budget of cached blocks, including the indexes and filters of open tables, in bytes.
     /// Default: 256 MiB. Changes: on reopen.
