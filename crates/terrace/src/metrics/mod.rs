@@ -180,8 +180,8 @@ pub struct FileLevelMetrics {
     pub tombstone_count: u64,
     /// Bytes of the files.
     pub bytes: u64,
-    /// About how many bytes of other tables its entries supersede, as far as known: tables written
-    /// before the database was opened count as superseding nothing.
+    /// About how many bytes of other tables its entries supersede. Tables written before the
+    /// database was opened count as superseding nothing.
     pub superseded_bytes: u64,
     /// The size from which the level is compacted; `None` for level 0.
     pub target_bytes: Option<u64>,
@@ -335,9 +335,9 @@ impl Metrics {
 
     /// Returns bytes of all table files and value files for each byte of live data, an estimate. If
     /// the deepest level has at least half of all bytes of tables, it counts as the live data: it
-    /// contains each key once, and everything above it may be superseding or new. Otherwise that is
-    /// what no newer table is known to supersede. The same share of the values that tables point to
-    /// counts as live. `None` if there is no level below level 0 yet.
+    /// contains each key once, and everything above it may be superseding or new. Otherwise the
+    /// live data is everything except `superseded_bytes`. The same share of the values that tables
+    /// point to counts as live. `None` if there is no level below level 0 yet.
     pub fn space_amp_files(&self) -> Option<f64> {
         let filled = |level: &&FileLevelMetrics| level.bytes > 0;
         let deepest = self.files.iter().rev().find(filled)?;

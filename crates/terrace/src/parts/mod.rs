@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod cache;
 pub(crate) mod codec;
 pub(crate) mod compress;
+pub(crate) mod draft;
 pub(crate) mod expiry;
 pub(crate) mod external_sort;
 pub(crate) mod filter;

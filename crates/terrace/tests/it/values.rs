@@ -382,7 +382,7 @@ fn reads_within_a_budget_end() {
     });
 }
 
-/// What has expired is written as a delete without an expiry, whether its value was apart or not.
+/// An expired entry is written as a delete without an expiry.
 #[test]
 fn an_expired_entry_becomes_a_plain_delete() {
     let folder = scratch().unwrap();

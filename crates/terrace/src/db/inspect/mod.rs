@@ -201,6 +201,20 @@ fn open(path: &Path) -> Result<Box<dyn File>> {
         .map_err(|e| Error::io("open", path, e))
 }
 
+/// Returns the files in a directory whose names have a number, in its order.
+fn numbered(folder: &Path, number: fn(&str) -> Option<u64>) -> Result<Vec<PathBuf>> {
+    let names = OsFs
+        .list(folder)
+        .map_err(|e| Error::io("list", folder, e))?;
+    let names = names.into_iter();
+    let mut numbered: Vec<_> = names
+        .filter_map(|name| Some((number(&name)?, name)))
+        .collect();
+    numbered.sort();
+    let names = numbered.into_iter();
+    Ok(names.map(|(_, name)| folder.join(name)).collect())
+}
+
 /// The location of a database's manifest.
 enum Home {
     Pool(PathBuf),

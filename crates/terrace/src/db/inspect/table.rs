@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use terrace_media::{FileSystem, OsFs};
+use terrace_media::OsFs;
 
 use super::{Entry, Finding, Kept, Kind, LostKeys, ValuePlace};
 use crate::error::{Error, Result};
@@ -198,17 +198,5 @@ fn summary(found: Salvaged) -> TableSummary {
 /// # Errors
 /// `Io` if the directory cannot be listed.
 pub fn tables(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    let folder = folder.as_ref();
-    let names = OsFs
-        .list(folder)
-        .map_err(|e| Error::io("list", folder, e))?;
-    let mut numbered: Vec<_> = names
-        .into_iter()
-        .filter_map(|name| Some((table_file_number(&name)?, name)))
-        .collect();
-    numbered.sort();
-    Ok(numbered
-        .into_iter()
-        .map(|(_, name)| folder.join(name))
-        .collect())
+    super::numbered(folder.as_ref(), table_file_number)
 }

@@ -2,15 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use terrace_media::{FileSystem, OsFs};
+use terrace_media::OsFs;
 
 use super::{Entry, Finding, Kept, Kind};
 use crate::error::{Error, Result};
-use crate::parts::compress::decompress;
 use crate::parts::values::ValueFile;
-use crate::parts::values::layout::VALUE_BYTES_MAX;
 use crate::stages::file_names::value_file_number;
-use crate::types::Compression;
 
 /// A piece of a value file, in the order in which the values were written.
 #[derive(Debug)]
@@ -63,46 +60,26 @@ pub fn value_file<E: From<Error>>(
     };
     let mut kept = Kept(None);
     let walked = file.walk(&mut |offset, record| {
-        let problem = |problem: String| ValuePiece::Problem(Finding::new(offset, problem));
-        let record = match record {
-            Ok(record) => record,
+        let (record, value) = match record {
+            Ok(found) => found,
             Err(e) => {
                 summary.problems += 1;
-                return kept.note(visit(problem(e.to_string())));
+                let finding = Finding::new(offset, e.to_string());
+                return kept.note(visit(ValuePiece::Problem(finding)));
             }
         };
+        summary.values += 1;
         let header = &record.header;
-        let compression = header.compression;
-        let unpacked = match compression {
-            Compression::None => Ok(None),
-            _ => decompress(
-                record.stored,
-                compression,
-                offset,
-                VALUE_BYTES_MAX,
-                Vec::new(),
-            )
-            .map(Some),
+        let entry = Entry {
+            keyspace: header.keyspace,
+            key: record.key,
+            seq: header.seq,
+            kind: Kind::Put,
+            value,
+            expiry: (header.expiry != 0).then_some(header.expiry),
+            place: None,
         };
-        match unpacked {
-            Ok(unpacked) => {
-                summary.values += 1;
-                let entry = Entry {
-                    keyspace: header.keyspace,
-                    key: record.key,
-                    seq: header.seq,
-                    kind: Kind::Put,
-                    value: unpacked.as_deref().unwrap_or(record.stored),
-                    expiry: (header.expiry != 0).then_some(header.expiry),
-                    place: None,
-                };
-                kept.note(visit(ValuePiece::Value(offset, entry)))
-            }
-            Err(e) => {
-                summary.problems += 1;
-                kept.note(visit(problem(e.to_string())))
-            }
-        }
+        kept.note(visit(ValuePiece::Value(offset, entry)))
     });
     kept.end(walked.map(|()| summary))
 }
@@ -112,15 +89,5 @@ pub fn value_file<E: From<Error>>(
 /// # Errors
 /// `Io` if the directory cannot be listed.
 pub fn value_files(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    let folder = folder.as_ref();
-    let names = OsFs
-        .list(folder)
-        .map_err(|e| Error::io("list", folder, e))?;
-    let mut numbered: Vec<_> = names
-        .into_iter()
-        .filter_map(|name| Some((value_file_number(&name)?, name)))
-        .collect();
-    numbered.sort();
-    let names = numbered.into_iter();
-    Ok(names.map(|(_, name)| folder.join(name)).collect())
+    super::numbered(folder.as_ref(), value_file_number)
 }

@@ -4,10 +4,10 @@
 //! The writer's memory is one block, one compressed block, the index, 8 bytes per key for the
 //! filter, the range deletes, and a write buffer.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use terrace_media::{Appender, FileSystem, OpenMode};
+use terrace_media::{Appender, FileSystem};
 
 use super::build::{BlockBuilder, RawEntry};
 use super::index::{IndexBuilder, separator};
@@ -17,11 +17,12 @@ use super::layout::{
 };
 use super::properties::{Place, Properties};
 use super::ranges::{self, RangeDelete};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::parts::compress::Compressor;
+use crate::parts::draft::Draft;
 use crate::parts::filter::FilterBuilder;
 use crate::parts::ranges::{Keep, fragment};
-use crate::types::{DbId, EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, draft_of, key_hash};
+use crate::types::{DbId, EntryKind, KEY_BYTES_MAX, SEQ_MAX, SeqNo, key_hash};
 
 /// The memory that a block buffer keeps for the next block. A large value may need more, which is
 /// freed after its block.
@@ -87,13 +88,9 @@ pub(crate) struct Finished {
 
 /// Writes one table, on one thread.
 pub(crate) struct SstWriter {
-    fs: Arc<dyn FileSystem>,
-    path: PathBuf,
-    /// The path of the file until it is complete.
-    draft: PathBuf,
+    file: Draft,
     number: u64,
     options: SstOptions,
-    out: Appender,
     compressor: Compressor,
     data: BlockBuilder,
     index: IndexBuilder,
@@ -137,20 +134,10 @@ impl SstWriter {
         options: SstOptions,
     ) -> Result<SstWriter> {
         let compressor = Compressor::new(options.compression)?;
-        let mode = match options.direct {
-            true => OpenMode::CreateNewDirect,
-            false => OpenMode::CreateNew,
-        };
-        let draft = draft_of(path, options.db);
-        let file = fs
-            .open(&draft, mode)
-            .map_err(|e| Error::io("create", &draft, e))?;
+        let file = Draft::create(fs, path, options.db, options.direct, options.write_bytes)?;
         Ok(SstWriter {
-            fs: Arc::clone(fs),
-            path: path.to_owned(),
-            draft,
+            file,
             number,
-            out: Appender::new(file, options.write_bytes),
             compressor,
             data: BlockBuilder::new(options.restart_interval),
             index: IndexBuilder::new(options.index_block_bytes),
@@ -218,7 +205,7 @@ impl SstWriter {
 
     fn check(&self, entry: &NewEntry<'_>) -> Result<()> {
         if self.failed {
-            return Err(self.has_failed());
+            return Err(self.file.has_failed());
         }
         let known = match EntryKind::from_raw(entry.kind) {
             Some(EntryKind::Put | EntryKind::Delete) => true,
@@ -249,22 +236,11 @@ impl SstWriter {
         Error::corruption(format!(
             "entries for {} are out of order: a key of {} bytes at {} in keyspace {} follows a \
              greater one; verify the database",
-            self.path.display(),
+            self.file.path().display(),
             entry.key.len(),
             entry.seq,
             entry.keyspace
         ))
-    }
-
-    #[cold]
-    fn has_failed(&self) -> Error {
-        Error::new(
-            ErrorKind::Stopped,
-            format!(
-                "an earlier write of {} failed: write the whole file again",
-                self.path.display()
-            ),
-        )
     }
 
     fn count(&mut self, entry: &NewEntry<'_>, new_key: bool) {
@@ -290,7 +266,7 @@ impl SstWriter {
                 key: entry.key.to_vec(),
                 seq: entry.seq,
             };
-            // `finish_draft` replaces the second one with the last entry.
+            // `write_rest` replaces the second one with the last entry.
             p.entries = Some((place.clone(), place));
         }
     }
@@ -298,7 +274,7 @@ impl SstWriter {
     /// Adds a range delete, in any order. Fails with `Invalid` if the range is empty.
     pub(crate) fn add_range_delete(&mut self, range: RangeDelete) -> Result<()> {
         if self.failed {
-            return Err(self.has_failed());
+            return Err(self.file.has_failed());
         }
         let too_long = range.begin.len().max(range.end.len()) > KEY_BYTES_MAX;
         if too_long || range.seq > SEQ_MAX || !range.is_some() {
@@ -329,10 +305,10 @@ impl SstWriter {
         let content = self.data.finish();
         self.properties.content_bytes += content.len() as u64;
         let payload = self.compressor.payload(content);
-        let written = write_block(&mut self.out, payload, BlockKind::Data, self.number);
+        let written = write_block(&mut self.file.out, payload, BlockKind::Data, self.number);
         let handle = match written {
             Ok(handle) => handle,
-            Err(e) => return Err(self.fail("write", e)),
+            Err(e) => return Err(self.fail(e)),
         };
         self.properties.data_block_count += 1;
         self.properties.data_bytes += handle.stored_bytes() as u64;
@@ -343,15 +319,15 @@ impl SstWriter {
     }
 
     #[cold]
-    fn fail(&mut self, what: &str, e: std::io::Error) -> Error {
+    fn fail(&mut self, e: std::io::Error) -> Error {
         self.failed = true;
-        Error::io(what, &self.path, e)
+        self.file.failed(e)
     }
 
     /// Estimates the length of the file if the table were finished now.
     pub(crate) fn estimated_bytes(&self) -> u64 {
         let filter = self.hashes.len() as u64 * u64::from(self.options.filter_bits_per_key) / 8;
-        self.out.position()
+        self.file.out.position()
             + self.data.len_bytes() as u64
             + self.index.len_bytes() as u64
             + filter
@@ -379,32 +355,21 @@ impl SstWriter {
     /// Writes the remaining data and makes the table durable, first the file and then its name.
     /// Never replaces an existing file. After an error no file remains, if it can be removed.
     pub(crate) fn finish(mut self) -> Result<Finished> {
-        let renamed = self.finish_draft().and_then(|file_bytes| {
-            // CRASH: recovery finds a draft, or a table file whose footer has the id of its
-            // database. The manifest does not refer to it, so recovery removes it.
-            let result = self.fs.rename_new(&self.draft, &self.path);
-            result.map_err(|e| Error::io("rename the finished file to", &self.path, e))?;
-            Ok(file_bytes)
-        });
-        let file_bytes = renamed.inspect_err(|_| {
-            let _ = self.fs.remove(&self.draft);
-        })?;
-        let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
-        if let Err(e) = self.fs.sync_dir(&dir) {
-            let _ = self.fs.remove(&self.path);
-            return Err(Error::unsynced_folder(&dir, e));
+        if let Err(e) = self.write_rest() {
+            let _ = self.file.abandon();
+            return Err(e);
         }
         Ok(Finished {
             number: self.number,
-            file_bytes,
+            file_bytes: self.file.finish()?,
             properties: self.properties,
         })
     }
 
-    /// Writes the remaining data of the draft and makes it durable. Returns its length.
-    fn finish_draft(&mut self) -> Result<u64> {
+    /// Writes the remaining data.
+    fn write_rest(&mut self) -> Result<()> {
         if self.failed {
-            return Err(self.has_failed());
+            return Err(self.file.has_failed());
         }
         if self.data.entry_count() > 0 {
             self.close_block()?;
@@ -422,16 +387,7 @@ impl SstWriter {
                 seq: self.last_seq,
             };
         }
-        if let Err(e) = self.write_end() {
-            return Err(self.fail("write", e));
-        }
-        let file_bytes = self.out.position();
-        // PERSIST: the file, then its name, and the manifest only after `finish` has returned.
-        // Reversed, a crash could leave a manifest that refers to a short or missing file.
-        match self.out.sync() {
-            Ok(()) => Ok(file_bytes),
-            Err(e) => Err(self.fail("sync", e)),
-        }
+        self.write_end().map_err(|e| self.fail(e))
     }
 
     /// Writes everything after the data blocks.
@@ -445,7 +401,8 @@ impl SstWriter {
             features |= Features::RANGE_DELETES;
             let mut block = ranges::encode(&fragments, self.options.restart_interval);
             let payload = self.compressor.payload(block.finish());
-            let written = write_block(&mut self.out, payload, BlockKind::RangeDeletes, number)?;
+            let written =
+                write_block(&mut self.file.out, payload, BlockKind::RangeDeletes, number)?;
             range_deletes = Some(written);
         }
         let mut filter = None;
@@ -457,13 +414,13 @@ impl SstWriter {
             }
             // The bits of a filter are nearly random, so compression saves nothing.
             let payload = (&builder.into_bytes()[..], Compression::None);
-            let handle = write_block(&mut self.out, payload, BlockKind::Filter, number)?;
+            let handle = write_block(&mut self.file.out, payload, BlockKind::Filter, number)?;
             self.properties.filter_bytes = handle.stored_bytes() as u64;
             filter = Some(handle);
         }
         let mut index_bytes = 0;
         let builder = std::mem::replace(&mut self.index, IndexBuilder::new(0));
-        let (out, compressor) = (&mut self.out, &mut self.compressor);
+        let (out, compressor) = (&mut self.file.out, &mut self.compressor);
         let (index, two_levels) = builder.finish(|content| {
             let payload = compressor.payload(content);
             let handle = write_block(out, payload, BlockKind::Index, number)?;
@@ -481,26 +438,23 @@ impl SstWriter {
             features |= Features::VALUE_POINTERS;
         }
         let payload = (&self.properties.encode()[..], Compression::None);
-        let properties = write_block(&mut self.out, payload, BlockKind::Properties, number)?;
+        let properties = write_block(&mut self.file.out, payload, BlockKind::Properties, number)?;
         let footer = Footer {
             db: self.options.db,
             number,
-            file_bytes: self.out.position() + layout::FOOTER_BYTES as u64,
+            file_bytes: self.file.out.position() + layout::FOOTER_BYTES as u64,
             features: Features(features),
             index,
             filter,
             range_deletes,
             properties,
         };
-        self.out.append(&footer.encode())
+        self.file.out.append(&footer.encode())
     }
 
     /// Abandons the table and removes its file. A file that cannot be removed is left for recovery.
     pub(crate) fn abandon(self) -> Result<()> {
-        let SstWriter { fs, draft, out, .. } = self;
-        drop(out);
-        fs.remove(&draft)
-            .map_err(|e| Error::io("remove", &draft, e))
+        self.file.abandon()
     }
 }
 

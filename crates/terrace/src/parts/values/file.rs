@@ -23,6 +23,9 @@ const AHEAD_BYTES_MIN: usize = 16 << 10;
 /// A walk that skips fewer bytes than this reads them with its span.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 
+/// A record and its value.
+type Walked<'a> = (Record<'a>, &'a [u8]);
+
 /// An open value file, shared by any number of threads.
 pub(crate) struct ValueFile {
     file: Box<dyn File>,
@@ -187,10 +190,10 @@ impl ValueFile {
     }
 
     /// Walks all records. A record whose header does not lead to the next one ends the walk.
-    /// `visit` gets the record, or what is wrong at its offset.
+    /// `visit` gets the record and its value, or what is wrong at its offset.
     pub(crate) fn walk(
         &self,
-        visit: &mut dyn FnMut(u64, Result<Record<'_>>) -> Result<()>,
+        visit: &mut dyn FnMut(u64, Result<Walked<'_>>) -> Result<()>,
     ) -> Result<()> {
         let mut at = HEADER_BYTES as u64;
         let mut bytes = Vec::new();
@@ -215,7 +218,17 @@ impl ValueFile {
             bytes.resize(wanted as usize, 0);
             self.read_at(at, &mut bytes)?;
             let record = decode_record(&bytes, self.number, at);
-            visit(at, record.map_err(|e| self.damaged(e)))?;
+            let mut unpacked = Vec::new();
+            let value = record.map_err(|e| self.damaged(e)).and_then(|record| {
+                let compression = record.header.compression;
+                if compression == Compression::None {
+                    return Ok((record, record.stored));
+                }
+                unpacked = decompress(record.stored, compression, at, VALUE_BYTES_MAX, Vec::new())
+                    .map_err(|e| self.in_file(e))?;
+                Ok((record, unpacked.as_slice()))
+            });
+            visit(at, value)?;
             at += wanted;
         }
         Ok(())

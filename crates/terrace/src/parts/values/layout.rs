@@ -118,7 +118,7 @@ pub(crate) struct RecordHeader {
     pub(crate) value_crc: u32,
     pub(crate) seq: SeqNo,
     pub(crate) compression: Compression,
-    /// The expiry, or 0 if there is none.
+    /// The expiry; 0 means never.
     pub(crate) expiry: u64,
     pub(crate) keyspace: u32,
     pub(crate) key_bytes: u32,

@@ -90,8 +90,8 @@ fn values_are_read_by_pointers() {
         }
         let mut walked = 0;
         let walk = file.walk(&mut |at, record| {
-            let record = record.unwrap();
-            assert_eq!(record.key, key(walked));
+            let (record, found) = record.unwrap();
+            assert_eq!((record.key, found), (&key(walked)[..], &value(walked)[..]));
             assert_eq!(record.header.seq, u64::from(walked) + 1);
             assert_eq!(at, pointers[walked as usize].offset);
             walked += 1;

@@ -1,16 +1,17 @@
 //! The writer of a value file: it makes the file durable before it gets its name.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use terrace_media::{Appender, FileSystem, OpenMode};
+use terrace_media::FileSystem;
 
 use super::layout::{Pointer, RecordHeader, VALUE_BYTES_MAX, encode_header};
 use super::meta::ValueMeta;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::parts::codec;
 use crate::parts::compress::Compressor;
-use crate::types::{Compression, DbId, KEY_BYTES_MAX, SEQ_MAX, SeqNo, draft_of};
+use crate::parts::draft::Draft;
+use crate::types::{Compression, DbId, KEY_BYTES_MAX, SEQ_MAX, SeqNo};
 
 /// The memory for compressed values that is kept for the next value.
 const KEEP_BYTES: usize = 1 << 20;
@@ -40,12 +41,8 @@ pub(crate) struct NewValue<'a> {
 
 /// Writes one value file, on one thread.
 pub(crate) struct ValueWriter {
-    fs: Arc<dyn FileSystem>,
-    path: PathBuf,
-    /// The path of the file until it is complete.
-    draft: PathBuf,
+    file: Draft,
     number: u64,
-    out: Appender,
     compressor: Compressor,
     values: u64,
     failed: bool,
@@ -60,38 +57,24 @@ impl ValueWriter {
         options: ValueOptions,
     ) -> Result<ValueWriter> {
         let compressor = Compressor::new(options.compression)?;
-        let mode = match options.direct {
-            true => OpenMode::CreateNewDirect,
-            false => OpenMode::CreateNew,
-        };
-        let draft = draft_of(path, options.db);
-        let file = fs
-            .open(&draft, mode)
-            .map_err(|e| Error::io("create", &draft, e))?;
-        let mut writer = ValueWriter {
-            fs: Arc::clone(fs),
-            path: path.to_owned(),
-            draft,
+        let mut file = Draft::create(fs, path, options.db, options.direct, options.write_bytes)?;
+        if let Err(e) = file.out.append(&encode_header(options.db, number)) {
+            let e = file.failed(e);
+            let _ = file.abandon();
+            return Err(e);
+        }
+        Ok(ValueWriter {
+            file,
             number,
-            out: Appender::new(file, options.write_bytes),
             compressor,
             values: 0,
             failed: false,
-        };
-        let header = writer.out.append(&encode_header(options.db, number));
-        match header {
-            Ok(()) => Ok(writer),
-            Err(e) => {
-                let e = writer.fail("write", e);
-                let _ = writer.abandon();
-                Err(e)
-            }
-        }
+        })
     }
 
     /// Returns the number of bytes so far.
     pub(crate) fn bytes(&self) -> u64 {
-        self.out.position()
+        self.file.out.position()
     }
 
     /// Appends a value. Returns its place.
@@ -101,7 +84,7 @@ impl ValueWriter {
     /// nothing more can be appended.
     pub(crate) fn append(&mut self, new: &NewValue<'_>) -> Result<Pointer> {
         if self.failed {
-            return Err(self.has_failed());
+            return Err(self.file.has_failed());
         }
         if new.key.len() > KEY_BYTES_MAX || new.value.len() > VALUE_BYTES_MAX || new.seq > SEQ_MAX {
             return Err(Error::invalid(format!(
@@ -121,13 +104,14 @@ impl ValueWriter {
             key_bytes: new.key.len() as u32,
             value_bytes: stored.len() as u32,
         };
-        let offset = self.out.position();
+        let offset = self.file.out.position();
         let head = header.encode(new.key, self.number, offset);
         let written = [&head[..], new.key, stored]
             .into_iter()
-            .try_for_each(|bytes| self.out.append(bytes));
+            .try_for_each(|bytes| self.file.out.append(bytes));
         if let Err(e) = written {
-            return Err(self.fail("write", e));
+            self.failed = true;
+            return Err(self.file.failed(e));
         }
         self.compressor.shrink(KEEP_BYTES);
         self.values += 1;
@@ -139,59 +123,23 @@ impl ValueWriter {
         })
     }
 
-    #[cold]
-    fn fail(&mut self, what: &str, e: std::io::Error) -> Error {
-        self.failed = true;
-        Error::io(what, &self.path, e)
-    }
-
-    #[cold]
-    fn has_failed(&self) -> Error {
-        Error::new(
-            ErrorKind::Stopped,
-            format!(
-                "an earlier write of {} failed: write the whole file again",
-                self.path.display()
-            ),
-        )
-    }
-
     /// Makes the file durable, first its contents and then its name. Never replaces an existing
     /// file. After an error no file remains, if it can be removed.
-    pub(crate) fn finish(mut self) -> Result<ValueMeta> {
-        let meta = ValueMeta {
-            number: self.number,
-            bytes: self.out.position(),
-            values: self.values,
-        };
-        let named = match self.failed {
-            true => Err(self.has_failed()),
-            // PERSIST: the file, then its name, and the manifest only after `finish` has returned.
-            // Reversed, a crash could leave a manifest that refers to a short or missing file.
-            false => self.out.sync().map_err(|e| self.fail("sync", e)),
-        };
-        let named = named.and_then(|()| {
-            // CRASH: recovery finds a draft, or a value file whose header has the id of its
-            // database. The manifest does not refer to it, so recovery removes it.
-            let renamed = self.fs.rename_new(&self.draft, &self.path);
-            renamed.map_err(|e| Error::io("rename the finished file to", &self.path, e))
-        });
-        named.inspect_err(|_| {
-            let _ = self.fs.remove(&self.draft);
-        })?;
-        let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
-        if let Err(e) = self.fs.sync_dir(&dir) {
-            let _ = self.fs.remove(&self.path);
-            return Err(Error::unsynced_folder(&dir, e));
+    pub(crate) fn finish(self) -> Result<ValueMeta> {
+        if self.failed {
+            let e = self.file.has_failed();
+            let _ = self.file.abandon();
+            return Err(e);
         }
-        Ok(meta)
+        Ok(ValueMeta {
+            number: self.number,
+            bytes: self.file.finish()?,
+            values: self.values,
+        })
     }
 
     /// Abandons the file and removes it. A file that cannot be removed is left for recovery.
     pub(crate) fn abandon(self) -> Result<()> {
-        let ValueWriter { fs, draft, out, .. } = self;
-        drop(out);
-        fs.remove(&draft)
-            .map_err(|e| Error::io("remove", &draft, e))
+        self.file.abandon()
     }
 }
