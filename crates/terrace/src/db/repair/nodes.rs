@@ -283,6 +283,7 @@ impl<'a> NodeSalvage<'a> {
                     key: node.key,
                     value: node.value,
                     value_crc: 0,
+                    value_at: 0,
                 };
                 gathered.any = true;
                 if gathered.take_raw(&entry, seq, at)? {
@@ -321,6 +322,7 @@ impl<'a> NodeSalvage<'a> {
                 key: record.key,
                 value: &record.value,
                 value_crc: 0,
+                value_at: 0,
             };
             gathered.any = true;
             match gathered.take_raw(&entry, record.seq, place)? {

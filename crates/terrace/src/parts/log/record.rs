@@ -22,6 +22,8 @@ pub(crate) struct LogEntry<'a> {
     pub(crate) value: &'a [u8],
     /// The crc32c of `value`.
     pub(crate) value_crc: u32,
+    /// The offset of the value: in the pool or the file of the record, or in the payload.
+    pub(crate) value_at: u64,
 }
 
 impl<'a> LogEntry<'a> {
@@ -206,6 +208,7 @@ impl<'a> Entries<'a> {
         let start = self.reader.offset();
         let header = EntryHeader::decode(&mut self.reader)?;
         let key = self.reader.bytes(header.key_bytes)?;
+        let value_at = self.reader.offset();
         let value = self.reader.bytes(header.value_bytes)?;
         let padding = (self.reader.offset() - start).wrapping_neg() & 7;
         self.reader.bytes(padding as usize)?;
@@ -215,6 +218,7 @@ impl<'a> Entries<'a> {
             key,
             value,
             value_crc: header.value_crc,
+            value_at,
         })
     }
 }
