@@ -432,6 +432,13 @@ pub(crate) fn engine_settings(options: &Options) -> Option<String> {
                 parts.push(plural(threads as u64, "merge thread"));
             }
         }
+        Some("tables") => {
+            let (tables, usual) = (&options.buffer.tables, Options::default().buffer.tables);
+            let counts = (tables.flush_count, tables.count_max);
+            if counts != (usual.flush_count, usual.count_max) {
+                parts.push(format!("{} of {} tables drain", counts.0, counts.1));
+            }
+        }
         _ => {}
     }
     if let Workers::Threads(count) = options.background.workers {

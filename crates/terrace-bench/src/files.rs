@@ -25,18 +25,14 @@ pub struct FileSettings {
 }
 
 impl FileSettings {
-    /// Returns the settings of a design with table files; `None` for others.
+    /// Returns the settings of a design with table files, from the options in force; `None` for
+    /// others.
     pub(crate) fn of(options: &Options) -> Option<FileSettings> {
         let leveled = &options.bottom.leveled;
         let design = options.design_of_new();
-        let in_pool = options.pool.path.is_some() && design.buffer() == Some("matrix");
-        let flattened = in_pool && options.buffer.matrix.flattened;
         design.keeps_table_files().then(|| FileSettings {
             table_bytes: leveled.table_bytes,
-            level1_bytes: match flattened {
-                true => options.pool.size_bytes,
-                false => leveled.level1_bytes,
-            },
+            level1_bytes: leveled.level1_bytes,
             compression: leveled.compression.name().into(),
             compression_upper: leveled.compression_upper.name().into(),
             cache_bytes: leveled.cache_bytes,

@@ -116,8 +116,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) memory: Option<u64>,
 
-    /// The size of a memtable, of its log and of the table that a flush makes of it [default:
-    /// 64MiB, but at most a 32nd of --pool-size when a database is created].
+    /// The size of a memtable, of its log and of the table that a flush makes of it; in flatlsm, of
+    /// a log that is a table [default: 64MiB, but at most a 32nd of --pool-size when a database is
+    /// created; in flatlsm a tenth of the pool, at most 2GiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) memtable_size: Option<u64>,
 
@@ -141,7 +142,7 @@ pub(crate) struct StoreArgs {
     pub(crate) table_size: Option<u64>,
 
     /// The maximum size of the first level of table files below level 0; at least one table file
-    /// [default: 256MiB].
+    /// [default: 256MiB; in flatlsm, where 256MiB is not a size of its own, 40/12 of all tables].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) level1_size: Option<u64>,
 
@@ -156,7 +157,7 @@ pub(crate) struct StoreArgs {
     pub(crate) compression: Option<Compression>,
 
     /// The size from which values are stored apart from their keys, in value files that compactions
-    /// seldom rewrite, or "none": for large values and many writes [default: none].
+    /// seldom rewrite, or "none": for large values and many writes [default: none; in flatlsm 257].
     #[arg(long, global = true, value_name = "SIZE|none", value_parser = parse_apart)]
     pub(crate) values_apart_from: Option<ApartFrom>,
 

@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use terrace::{Db, Emulation, Keyspace, Options, Progress, Sizes};
+use terrace::{Db, Design, Emulation, Keyspace, Options, Progress, Sizes};
 
 use crate::args::StoreArgs;
 use crate::error::CliError;
@@ -142,6 +142,7 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
         args.emulate.map(|emulation| Some(emulation).filter(slows)),
     );
     set(&mut options.front.memtable_bytes, args.memtable_size);
+    set(&mut options.buffer.tables.table_bytes, args.memtable_size);
     let leveled = &mut options.bottom.leveled;
     set(&mut leveled.table_bytes, args.table_size);
     set(&mut leveled.level1_bytes, args.level1_size);
@@ -151,6 +152,14 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
         &mut leveled.values_apart_from,
         args.values_apart_from.map(|from| from.0),
     );
+    if args.values_apart_from.is_some() && leveled.values_apart_from.is_none() {
+        // Where the design has its own number, the largest one means that no value is apart.
+        leveled.values_apart_from = match options.design {
+            Some(Design::FlatLsm) => Some(u64::MAX),
+            _ => None,
+        };
+    }
+    leveled.debt_stop_bytes = leveled.debt_stop_bytes.max(leveled.level1_bytes);
     let direct = args.direct_io.map(|direct| direct.reads_and_writes());
     set(&mut leveled.direct_reads, direct.map(|(reads, _)| reads));
     set(&mut leveled.direct_writes, direct.map(|(_, writes)| writes));

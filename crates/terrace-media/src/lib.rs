@@ -77,7 +77,7 @@ pub use pm::count::{Counts, PersistCounts, Purpose};
 pub use pm::emulate::Emulation;
 pub use pm::map::anonymous_bytes;
 pub use pm::medium::Medium;
-pub use pm::prefetch::prefetch;
+pub use pm::prefetch::{prefetch, prefetch_value};
 pub use pm::region::Region;
 #[cfg(feature = "decoders")]
 pub use pool::decoders::decoders;

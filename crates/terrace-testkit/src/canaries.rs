@@ -55,6 +55,10 @@ pub enum Suite {
     Space,
     /// Changed bytes in databases with data in every component.
     Damage,
+    /// Calls on a store whose logs are its tables.
+    Tables,
+    /// Power losses of such a store.
+    TablesPower,
     /// Calls on a store whose level 0 leaves in columns.
     Columns,
     /// One history on every design.
@@ -113,7 +117,7 @@ pub fn trials() -> Vec<Trial> {
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
         Columns, Damage, Faults, Guest, Kill, Limits, Linear, LinearFiles, Long, Metamorphic,
-        Model, Moments, Power, Room, Space, Stalled, Strangers,
+        Model, Moments, Power, Room, Space, Stalled, Strangers, Tables, TablesPower,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -135,6 +139,10 @@ pub fn trials() -> Vec<Trial> {
         (C::DrainTombstone, Model, Dax, 10),
         (C::HintTooFar, Columns, Dax, 10),
         (C::ColumnEarly, Columns, Dax, 10),
+        (C::TablesEarly, Tables, Dax, 10),
+        (C::ValuesForgotten, Tables, Dax, 20),
+        (C::FileUnsynced, TablesPower, Dax, 20),
+        (C::LogsByNumber, TablesPower, Dax, 40),
         (C::DrainTombstone, Metamorphic, Dax, 10),
         (C::BatchSplit, Power, Dax, 40),
         (C::BatchSplit, Kill, Dax, 400),
@@ -205,6 +213,8 @@ impl Suite {
             Suite::Space => "space",
             Suite::Damage => "damage",
             Suite::Columns => "columns",
+            Suite::Tables => "tables",
+            Suite::TablesPower => "power, tables",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
             Suite::Moments => "moments",
@@ -232,6 +242,20 @@ impl Suite {
                     medium,
                     &Profile::everything(MODEL_OPS).generate(seed),
                 )
+            }
+            Suite::Tables => {
+                let options = settings::small_of(Design::FlatLsm, medium);
+                model::run(
+                    &options,
+                    medium,
+                    &Profile::everything(MODEL_OPS).generate(seed),
+                )
+            }
+            Suite::TablesPower => {
+                let (case, script) = Case::every_point(seed, medium);
+                let mut case = case.of(Design::FlatLsm);
+                case.shrinks = false;
+                case.run(&script).map(|_| ())
             }
             Suite::Limits => model::large_after_small(medium, seed),
             Suite::Power => {

@@ -34,7 +34,7 @@ const SPACES: [&str; 2] = ["default", "other"];
 const LINE: usize = 64;
 
 /// The golden stores: name, design, medium, and whether the store was closed.
-pub const STORES: [(&str, Design, Medium, bool); 9] = [
+pub const STORES: [(&str, Design, Medium, bool); 11] = [
     ("miodb", Design::MioDb, Medium::Dax, true),
     ("miodb-crashed", Design::MioDb, Medium::Dax, false),
     ("miodb-dram", Design::MioDb, Medium::Dram, true),
@@ -42,6 +42,8 @@ pub const STORES: [(&str, Design, Medium, bool); 9] = [
     ("miodb-ssd-crashed", Design::MioDbSsd, Medium::Dax, false),
     ("matrixkv", Design::MatrixKv, Medium::Dax, true),
     ("matrixkv-crashed", Design::MatrixKv, Medium::Dax, false),
+    ("flatlsm", Design::FlatLsm, Medium::Dax, true),
+    ("flatlsm-crashed", Design::FlatLsm, Medium::Dax, false),
     ("leveled", Design::Leveled, Medium::Dax, true),
     ("leveled-crashed", Design::Leveled, Medium::Dax, false),
 ];

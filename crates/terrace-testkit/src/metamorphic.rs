@@ -25,13 +25,15 @@ use crate::{settings, shrink, watchdog};
 const LOOK_EVERY: usize = 25;
 
 /// The stores of a case: name, design and medium.
-const CAST: [(&str, Design, Medium); 9] = [
+const CAST: [(&str, Design, Medium); 11] = [
     ("miodb", Design::MioDb, Medium::Dax),
     ("miodb on dram", Design::MioDb, Medium::Dram),
     ("miodb-ssd", Design::MioDbSsd, Medium::Dax),
     ("miodb-ssd on mapped", Design::MioDbSsd, Medium::Mapped),
     ("miodb-ssd on dram", Design::MioDbSsd, Medium::Dram),
     ("matrixkv", Design::MatrixKv, Medium::Dax),
+    ("flatlsm", Design::FlatLsm, Medium::Dax),
+    ("flatlsm on mapped", Design::FlatLsm, Medium::Mapped),
     ("leveled", Design::Leveled, Medium::Dax),
     ("leveled on dram", Design::Leveled, Medium::Dram),
     ("leveled on mapped", Design::Leveled, Medium::Mapped),
@@ -49,6 +51,7 @@ pub fn hostile(design: Design, medium: Medium, seed: u64) -> Options {
     options.buffer.filter_bits_per_key = [0, 16][rng.usize(..2)];
     options.buffer.table_bytes_max = [None, Some(16 << 10)][rng.usize(..2)];
     options.buffer.matrix = settings::matrix(seed);
+    options.buffer.tables = settings::tables(seed);
     let leveled = &mut options.bottom.leveled;
     leveled.cache_bytes = [1, 4 << 10, 1 << 20][rng.usize(..3)];
     leveled.open_files_max = [4, 100][rng.usize(..2)];

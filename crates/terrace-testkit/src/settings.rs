@@ -1,7 +1,8 @@
 //! Options for tests: small stores, and variations of them that are unfavorable in one way each.
 
 use terrace::{
-    BackgroundOptions, Compression, Design, MatrixOptions, MediumChoice, Options, Workers,
+    BackgroundOptions, Compression, Design, MatrixOptions, MediumChoice, Options, TablesOptions,
+    Workers,
 };
 use terrace_media::Medium;
 
@@ -19,6 +20,7 @@ pub fn small(medium: Medium) -> Options {
     options.buffer.levels = 3;
     // Level 1 has the size below, not that of the pool.
     options.buffer.matrix.flattened = false;
+    options.buffer.tables.table_bytes = Some(16 << 10);
     if medium == Medium::Dram {
         // Makes logs reach their limit before the pool fills up.
         options.front.log_bytes_max = 100 << 10;
@@ -84,8 +86,14 @@ pub const VARIATIONS: u8 = 14;
 pub fn varied(options: &Options, n: u8) -> Options {
     let mut options = options.clone();
     match n % VARIATIONS {
-        1 => options.front.memtable_bytes = 4 << 10,
-        2 => options.front.memtable_bytes = 32 << 10,
+        1 => {
+            options.front.memtable_bytes = 4 << 10;
+            options.buffer.tables.table_bytes = Some(4 << 10);
+        }
+        2 => {
+            options.front.memtable_bytes = 32 << 10;
+            options.buffer.tables.table_bytes = None;
+        }
         3 => {
             options.buffer.levels = 1;
             options.buffer.matrix.columns = false;
@@ -98,7 +106,11 @@ pub fn varied(options: &Options, n: u8) -> Options {
             options.buffer.filter_bits_per_key = 0;
             options.buffer.matrix.flattened = true;
         }
-        6 => options.bottom.garbage_percent = 10,
+        6 => {
+            options.bottom.garbage_percent = 10;
+            options.buffer.tables.flush_count = 1;
+            options.buffer.tables.count_max = 2;
+        }
         7 => options.bottom.garbage_percent = 95,
         8 => {
             options.front.sealed_count_max = 1;
@@ -167,6 +179,17 @@ pub fn matrix(seed: u64) -> MatrixOptions {
         hints: rng.u8(..3) > 0,
         columns: rng.u8(..4) > 0,
         flattened: rng.bool(),
+    }
+}
+
+/// Returns the options of the tables of `FlatLsm` in the case of a seed.
+pub fn tables(seed: u64) -> TablesOptions {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x7461_626c_6573);
+    let flush_count = [1, 2, 4][rng.usize(..3)];
+    TablesOptions {
+        table_bytes: [Some(4 << 10), Some(16 << 10), None][rng.usize(..3)],
+        flush_count,
+        count_max: flush_count + [1, 2][rng.usize(..2)],
     }
 }
 

@@ -97,6 +97,14 @@ canaries! {
     HintTooFar => "hint-too-far" in "buffer/matrix",
     /// Rows lose the keys of a column before it is in the bottom.
     ColumnEarly => "column-early" in "buffer/matrix",
+    /// Tables are forgotten before their drain is in the bottom.
+    TablesEarly => "tables-early" in "buffer/tables",
+    /// Logs are replayed in the order of their numbers, not of their entries.
+    LogsByNumber => "logs-by-number" in "front/*/replay.rs",
+    /// The manifest names a table file or a value file before its name is durable.
+    FileUnsynced => "file-unsynced" in "parts/draft.rs",
+    /// A value file is forgotten while less than half of it is live.
+    ValuesForgotten => "values-forgotten" in "leveled/value_file.rs",
     /// A repair does not report uncertain losses.
     LossUnsaid => "loss-unsaid" in "db/repair",
     /// Jobs begin on the tables of an ingest before they are visible.

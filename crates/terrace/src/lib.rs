@@ -72,6 +72,6 @@ pub use metrics::{
 pub use options::{
     BackgroundOptions, BottomOptions, BufferOptions, Design, Emulation, FrontOptions,
     LeveledOptions, MIB, MatrixOptions, MediumChoice, MemoryPart, Options, PoolOptions, Prefault,
-    Sizes, Workers,
+    Sizes, TablesOptions, Workers,
 };
 pub use types::{Compression, Durability, KEY_BYTES_MAX};

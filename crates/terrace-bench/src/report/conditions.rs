@@ -148,6 +148,7 @@ impl Conditions {
         } else {
             ""
         };
+        let options = store.options().unwrap_or(options);
         let files = FileSettings::of(options).filter(|_| is_terrace);
         Conditions {
             machine: Machine::read(),

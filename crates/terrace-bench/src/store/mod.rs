@@ -262,6 +262,10 @@ pub(crate) enum Settle {
 pub(crate) trait Store: Send + Sync {
     /// Returns the facts about the store.
     fn about(&self) -> About;
+    /// Returns the options in force, those that the design sets among them; `None` for a peer.
+    fn options(&self) -> Option<&Options> {
+        None
+    }
 
     /// Returns a session for one thread.
     fn session(&self) -> Result<Box<dyn Session + '_>, BenchError>;

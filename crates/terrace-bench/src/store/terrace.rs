@@ -37,6 +37,10 @@ impl Store for Terrace {
         }
     }
 
+    fn options(&self) -> Option<&Options> {
+        Some(self.db.options())
+    }
+
     fn session(&self) -> std::result::Result<Box<dyn Session + '_>, BenchError> {
         Ok(Box::new(Client {
             db: &self.db,

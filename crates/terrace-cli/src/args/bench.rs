@@ -171,6 +171,12 @@ pub(crate) struct BenchArgs {
     /// Whether level 1 is as large as the pool, "true" or "false", in matrixkv [default: true].
     #[arg(long, value_name = "BOOL")]
     pub(crate) flattened: Option<bool>,
+    /// The number of sealed tables from which on they drain, 1 to 64, in flatlsm [default: 4].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) flush_count: Option<usize>,
+    /// The maximum number of tables, with the one that is written, in flatlsm [default: 6].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) tables_max: Option<usize>,
     /// A separate directory for level 0, in leveled and rocksdb, absolute or relative to the
     /// database's directory. RocksDB keeps its log there too.
     #[arg(long, value_name = "PATH")]

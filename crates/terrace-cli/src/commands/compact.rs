@@ -43,6 +43,7 @@ pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Resu
     out.line(format_args!("compacted in {seconds}"))?;
     for (what, before, after) in [
         ("table files", before.files, after.files),
+        ("value files", before.values, after.values),
         ("repository", before.repository, after.repository),
     ] {
         if before > 0 || after > 0 {
@@ -52,7 +53,7 @@ pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Resu
     }
     if written > 0 {
         let written = units::bytes(written);
-        out.line(format_args!("written: {written} of table files"))?;
+        out.line(format_args!("written: {written} of table and value files"))?;
     }
     out.finish()
 }
@@ -60,6 +61,7 @@ pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Resu
 /// The bytes that the bottom keeps.
 struct Kept {
     files: u64,
+    values: u64,
     /// Bytes of the repository, without dead ones that will be swept.
     repository: u64,
     /// Bytes written to table files since the database was opened.
@@ -72,6 +74,7 @@ impl Kept {
         let bottom = &metrics.bottom;
         Kept {
             files: metrics.files.iter().map(|level| level.bytes).sum(),
+            values: metrics.values.bytes,
             repository: bottom.used_bytes.saturating_sub(bottom.dead_bytes),
             written: metrics.table_file_bytes,
         }

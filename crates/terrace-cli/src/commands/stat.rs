@@ -65,6 +65,7 @@ fn print(
         pool(metrics),
         memory(db, metrics),
         levels,
+        values(metrics),
         tiers(metrics),
         stalls(metrics),
         names,
@@ -126,6 +127,18 @@ fn pool(metrics: &Metrics) -> Table {
     row("pool, live extents".into(), none(), none(), live);
     row("pool, file".into(), none(), none(), file);
     row("pool, cap".into(), none(), none(), cap);
+    table
+}
+
+/// Returns the value files, if there are any.
+fn values(metrics: &Metrics) -> Table {
+    let mut table = Table::new(&["values apart", "files", "bytes", "live"]);
+    let values = &metrics.values;
+    if values.file_count > 0 {
+        let (bytes, live) = (units::bytes(values.bytes), units::bytes(values.live_bytes));
+        let count = units::count(values.file_count);
+        table.row(["value files".to_string(), count, bytes, live]);
+    }
     table
 }
 

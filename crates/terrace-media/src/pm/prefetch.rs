@@ -15,6 +15,12 @@ pub fn prefetch(bytes: &[u8]) {
     }
 }
 
+/// Prefetches the first line of a value.
+#[inline(always)]
+pub fn prefetch_value<T>(value: &T) {
+    prefetch_line(std::ptr::from_ref(value).cast());
+}
+
 /// Prefetches the line at any address.
 #[inline(always)]
 pub(super) fn prefetch_line(address: *const u8) {

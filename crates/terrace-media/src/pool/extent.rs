@@ -10,40 +10,68 @@ use crate::pm::claim::{Bump, Claim};
 use crate::pm::region::Region;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An allocated range of a pool. It keeps the pool's mapping alive, and its space is freed when the
 /// last holder drops it.
 pub struct Extent {
-    span: Span,
+    off: u64,
+    /// The bytes, which only become fewer.
+    len: AtomicU64,
     pool: Arc<PoolInner>,
 }
 
 impl Extent {
     pub(crate) fn new(span: Span, pool: Arc<PoolInner>) -> Arc<Extent> {
-        Arc::new(Extent { span, pool })
+        Arc::new(Extent {
+            off: span.off,
+            len: AtomicU64::new(span.len),
+            pool,
+        })
     }
 
     /// Returns the offset of the first byte.
     #[inline]
     pub fn off(&self) -> u64 {
-        self.span.off
+        self.off
     }
 
     /// Returns the number of bytes, a multiple of the granule.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.span.len
+        self.len.load(Ordering::Relaxed)
     }
 
     /// Returns whether the extent is empty, which is never the case.
     pub fn is_empty(&self) -> bool {
-        self.span.len == 0
+        self.len() == 0
     }
 
     /// Returns the range.
     #[inline]
     pub fn span(&self) -> Span {
-        self.span
+        Span {
+            off: self.off,
+            len: self.len(),
+        }
+    }
+
+    /// Frees the bytes behind the first `len`, in whole granules.
+    ///
+    /// The caller ensures that nothing names or uses them, and that no other thread claims or frees
+    /// parts of the extent meanwhile.
+    pub fn shorten(&self, len: u64) {
+        let Some(kept) = self.pool.round(len.max(1)) else {
+            return;
+        };
+        let old = self.len();
+        if kept < old {
+            self.len.store(kept, Ordering::Relaxed);
+            self.pool.give_back(Span {
+                off: self.off + kept,
+                len: old - kept,
+            });
+        }
     }
 
     /// Returns the pool's region.
@@ -60,9 +88,9 @@ impl Extent {
     pub fn bump_from(&self, used: u64) -> Bump {
         Bump::new(
             self.region().clone(),
-            self.span.off,
-            self.span.len,
-            used.min(self.span.len),
+            self.off,
+            self.len(),
+            used.min(self.len()),
         )
     }
 
@@ -82,19 +110,20 @@ impl Extent {
 
     /// Returns the offset of `len` bytes at `at` from the start, if they are inside.
     fn place(&self, at: u64, len: usize) -> Option<u64> {
-        let inside = at <= self.span.len && len as u64 <= self.span.len - at;
-        inside.then(|| self.span.off + at)
+        let all = self.len();
+        let inside = at <= all && len as u64 <= all - at;
+        inside.then(|| self.off + at)
     }
 }
 
 impl Drop for Extent {
     fn drop(&mut self) {
-        self.pool.give_back(self.span);
+        self.pool.give_back(self.span());
     }
 }
 
 impl fmt::Debug for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Extent({})", self.span)
+        write!(f, "Extent({})", self.span())
     }
 }

@@ -466,6 +466,19 @@ impl Pool {
             .populate(extent.span(), self.region().map());
     }
 
+    /// Does the same for `len` bytes at `at` of an extent.
+    pub fn prefault_part(&self, extent: &Extent, at: u64, len: u64) {
+        let (at, end) = (
+            at.min(extent.len()),
+            at.saturating_add(len).min(extent.len()),
+        );
+        let span = Span {
+            off: extent.off() + at,
+            len: end - at,
+        };
+        let _ = self.inner.space.populate(span, self.region().map());
+    }
+
     /// Returns the space usage.
     pub fn usage(&self) -> PoolUsage {
         self.inner.space.usage(self.region().end())

@@ -155,6 +155,10 @@ pub(super) fn grow(
     }
 }
 
+/// The bytes that are faulted in at once. The system holds a lock on the process's memory
+/// meanwhile, which a writer that allocates memory waits for.
+const POPULATE_BYTES: u64 = 4 << 20;
+
 impl Space {
     pub(crate) fn new(start: u64, cap: u64, granule: u64, config: &PoolConfig) -> Space {
         Space {
@@ -235,7 +239,8 @@ impl Space {
             let (start, end) = {
                 let bits = self.populated.lock();
                 let start = (i..last).find(|i| !bits.get(*i)).unwrap_or(last);
-                (start, (start..last).find(|i| bits.get(*i)).unwrap_or(last))
+                let most = last.min(start + (POPULATE_BYTES / self.granule).max(1));
+                (start, (start..most).find(|i| bits.get(*i)).unwrap_or(most))
             };
             if start == end {
                 break;
@@ -354,6 +359,11 @@ impl PoolInner {
         let end = space.end_ahead(committed, 0);
         self.grow_to(end.max(committed + space.granule).min(space.cap))
             .is_ok()
+    }
+
+    /// Returns the whole granules that take `len` bytes.
+    pub(crate) fn round(&self, len: u64) -> Option<u64> {
+        self.space.free.lock().round(len)
     }
 
     /// Frees a span, unless extents are kept.

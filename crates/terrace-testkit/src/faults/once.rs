@@ -132,7 +132,13 @@ pub fn run(design: Design, failing: Failing) -> Outcome {
 
 /// Runs the variant chosen by a seed.
 pub fn by_seed(seed: u64) -> Outcome {
-    let designs = [Design::MioDb, Design::MioDbSsd, Design::MatrixKv];
+    let designs = [
+        Design::MioDb,
+        Design::MioDbSsd,
+        Design::MatrixKv,
+        Design::FlatLsm,
+    ];
     let failing = [Failing::Left, Failing::Active];
-    run(designs[seed as usize % 3], failing[(seed / 3) as usize % 2])
+    let (design, rest) = (seed as usize % designs.len(), seed as usize / designs.len());
+    run(designs[design], failing[rest % 2])
 }

@@ -486,6 +486,7 @@ impl Case {
             .map_err(|e| format!("coming to rest: {e:?}"))?;
         let metrics = db.metrics();
         let files = metrics.files.iter().map(|level| level.file_count).sum();
+        let files = [files, metrics.values.file_count];
         leftovers(&place.folder, files).map_err(|e| format!("{e}\n{metrics}"))
     }
 }
@@ -545,7 +546,7 @@ fn class(what: &str) -> String {
 }
 
 /// Checks that a database that was closed cleanly and reopened contains no unneeded file.
-fn leftovers(folder: &Path, tables: u64) -> Outcome {
+fn leftovers(folder: &Path, [tables, values]: [u64; 2]) -> Outcome {
     let names = std::fs::read_dir(folder).map_err(|e| format!("listing: {e}"))?;
     let names: Vec<String> = names
         .flatten()
@@ -555,17 +556,21 @@ fn leftovers(folder: &Path, tables: u64) -> Outcome {
     let strange = names.iter().find(|name| {
         !known.contains(&name.as_str())
             && !name.ends_with(".sst")
+            && !name.ends_with(".val")
             && !name.ends_with(".log")
             && !name.starts_with("RESERVE-")
     });
     if let Some(strange) = strange {
         return Err(format!("the file {strange} is left: {names:?}"));
     }
-    let found = names.iter().filter(|name| name.ends_with(".sst")).count() as u64;
-    match found == tables {
+    let found = [".sst", ".val"].map(|end| {
+        let with = names.iter().filter(|name| name.ends_with(end));
+        with.count() as u64
+    });
+    match found == [tables, values] {
         true => Ok(()),
         false => Err(format!(
-            "{found} table files for {tables} tables: {names:?}"
+            "{found:?} table and value files for {tables} and {values}: {names:?}"
         )),
     }
 }

@@ -100,9 +100,12 @@ impl DbBuilder {
         let mut options = db.options().clone();
         // The copy states what the source states, not what the design sets; only its tables fit the
         // disk.
+        let stated = db.options_stated();
+        let memtable = &mut options.front.memtable_bytes;
+        *memtable = stated.front.memtable_bytes.min(*memtable);
         options.bottom.leveled = LeveledOptions {
             table_bytes: options.bottom.leveled.table_bytes,
-            ..db.options_stated().bottom.leveled.clone()
+            ..stated.bottom.leveled.clone()
         };
         options.pool.path = match (&options.pool.path, &self.options.pool.path) {
             (None, _) => None,

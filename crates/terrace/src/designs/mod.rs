@@ -5,6 +5,7 @@
 //! | `MioDb` | `wal_memtable` | `elastic` | `repository` |
 //! | `MioDbSsd` | `wal_memtable` | `elastic` | `leveled` |
 //! | `MatrixKv` | `wal_memtable` | `matrix` | `leveled` |
+//! | `FlatLsm` | `wal_memtable`, values in its log | `tables` | `leveled`, two levels |
 //! | `Leveled` | `wal_memtable` | none | `leveled` |
 //!
 //! Only this directory combines concrete stages. A new design is a file with a `RECIPE` here, its
@@ -15,6 +16,7 @@ mod buffer_only;
 mod buffered;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
+mod flatlsm;
 mod leveled;
 mod matrixkv;
 mod miodb;
@@ -58,6 +60,7 @@ impl Design {
             Design::MioDb => miodb::RECIPE,
             Design::MioDbSsd => miodb_ssd::RECIPE,
             Design::Leveled => leveled::RECIPE,
+            Design::FlatLsm => flatlsm::RECIPE,
             #[cfg(feature = "test-design")]
             Design::BufferOnly => buffer_only::RECIPE,
             Design::MatrixKv => matrixkv::RECIPE,

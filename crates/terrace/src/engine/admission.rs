@@ -8,6 +8,7 @@
 //! | a put, a batch | a memtable with room | the caller, or the flush thread ahead of need | the maker, when done | see below |
 //! | the same, if the maximum number of memtables is sealed | the end of a flush | the flush thread | the end of the job | a disk has no space for flushes |
 //! | the same, if logs are at their cap | a drain, which retires logs | a worker | the end of the job | a disk has no space for drains |
+//! | the same, if the buffer has its maximum number of tables | a drain | a worker | the end of the job | a disk has no space for drains |
 //! | the same, an ingest's table | space in the pool | any job that frees some; readers that release views | the end of the job; nothing, for readers | no job runs or can run, `patience` looks in a row; other writers take all that is freed |
 //! | a flush, an ingest, a close | a fresh memtable, from the reserves if need be | as for a put | as for a put | as for a put |
 //! | the same, a drain, a compaction of a range | jobs that lead to a state | workers | the end of each job | no job runs or can run; a disk has no space for jobs |
@@ -72,6 +73,7 @@ enum Next {
     AwaitFlush,
     AwaitLogs,
     AwaitSpace,
+    AwaitTables,
 }
 
 /// The resources kept from puts that a caller may use.
@@ -129,6 +131,7 @@ fn next(sealed: usize, sealed_max: usize, lack: Option<Lack>, rights: Rights) ->
         _ if sealed >= sealed_max + usize::from(rights.sealed) => Next::AwaitFlush,
         Some(Lack::Logs) if !rights.logs => Next::AwaitLogs,
         Some(Lack::Pool) if !rights.pool => Next::AwaitSpace,
+        Some(Lack::Tables) if !rights.pool => Next::AwaitTables,
         _ => Next::MakeSpare,
     }
 }
@@ -140,6 +143,8 @@ enum Awaits {
     Flush,
     Logs,
     Space,
+    /// The drain of tables of the buffer.
+    Tables,
     /// Space for the file of a log, which was refused with this error.
     Disk(Error),
     Jobs,
@@ -153,13 +158,14 @@ impl Awaits {
             }
             Awaits::Logs => StallReason::LogCap,
             Awaits::Space => StallReason::PoolFull,
+            Awaits::Tables => StallReason::TablesUndrained,
         }
     }
 
     /// Returns the runs of jobs without progress after which the caller gives up.
     fn turnover_max(&self) -> u64 {
         match self {
-            Awaits::Space => TURNOVER_MAX,
+            Awaits::Space | Awaits::Tables => TURNOVER_MAX,
             _ => JOBS_MAX,
         }
     }
@@ -258,6 +264,7 @@ impl Engine {
             Next::AwaitFlush => Awaits::Flush,
             Next::AwaitLogs => Awaits::Logs,
             Next::AwaitSpace => Awaits::Space,
+            Next::AwaitTables => Awaits::Tables,
             Next::MakeSpare if canary::breaks(Canary::SpareUnmade) => Awaits::Space,
             // Workers make spares of the usual size ahead of need. A spare that is needed now is
             // made here.
@@ -301,7 +308,7 @@ impl Engine {
         }
         // Unflushed deletes may cover most of the pool or of the disk.
         let frees_by_deletes = match awaits {
-            Awaits::Space => true,
+            Awaits::Space | Awaits::Tables => true,
             // Instead of an empty memtable, each put would take another log from the reserve.
             Awaits::Disk(_) => self.stages.front.has_active_before(SeqNo::MAX),
             Awaits::Flush => is_tight && self.stages.bottom.is_outside_pool(),
@@ -323,8 +330,8 @@ impl Engine {
             return Err(why);
         }
         // The caller that makes the spare is working although no job runs.
-        let stuck =
-            !self.goes_on(matches!(awaits, Awaits::Space))? && !matches!(awaits, Awaits::Spare);
+        let stuck = !self.goes_on(matches!(awaits, Awaits::Space | Awaits::Tables))?
+            && !matches!(awaits, Awaits::Spare);
         let turnover = self.jobs.turnover();
         let mut for_readers = false;
         let patience = match held || is_held {
@@ -337,7 +344,7 @@ impl Engine {
             false => LOOKS,
         };
         let left = match awaits {
-            Awaits::Space => self.shared.pool.usage().allocated,
+            Awaits::Space | Awaits::Tables => self.shared.pool.usage().allocated,
             _ => 0,
         };
         let seen = (left, turnover);
@@ -376,7 +383,7 @@ impl Engine {
         let (least, size) = match awaits {
             // A put that finds no space must not fill the memtable of another caller, which is on
             // the reserve.
-            Awaits::Space | Awaits::Flush
+            Awaits::Space | Awaits::Flush | Awaits::Tables
                 if !self.stages.bottom.is_outside_pool() || self.shared.reserve.is_tight() =>
             {
                 (Deletes::Single, SpareSize::Small)
@@ -407,7 +414,7 @@ impl Engine {
     fn move_for_room(self: &Arc<Self>, awaits: &Awaits, wait: &mut Wait) -> Result<bool> {
         let for_disk = match awaits {
             Awaits::Disk(_) => true,
-            Awaits::Space | Awaits::Flush => {
+            Awaits::Space | Awaits::Flush | Awaits::Tables => {
                 self.stages.bottom.is_outside_pool() && self.shared.reserve.is_tight()
             }
             _ => false,
@@ -449,6 +456,11 @@ impl Engine {
                 ErrorKind::Full,
                 "background work cannot continue, because the pool is full; delete data, or reopen \
                  with a larger --pool-size (pool.size_bytes)",
+            ),
+            (None, Awaits::Tables) => Error::new(
+                ErrorKind::Full,
+                "there are as many tables as permitted, and none can be drained; reopen with a \
+                 larger buffer.tables.count_max",
             ),
             (None, Awaits::Spare | Awaits::Flush | Awaits::Space) => self.full_error(),
         }
@@ -503,6 +515,8 @@ impl Engine {
         };
         if !headroom.allows(bytes) {
             Some(Lack::Pool)
+        } else if headroom.is_at_tables_max() {
+            Some(Lack::Tables)
         } else if !headroom.allows_log(bytes) && drainable() {
             Some(Lack::Logs)
         } else {
@@ -512,7 +526,7 @@ impl Engine {
 }
 
 /// Returns whether readers hold what was refused, and may release it soon.
-fn is_held_by_readers(why: &Error) -> bool {
+pub(super) fn is_held_by_readers(why: &Error) -> bool {
     let source = std::error::Error::source(why);
     source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some())
 }

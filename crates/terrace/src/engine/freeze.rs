@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::{Cursor, EntryView, MergeCursor};
@@ -97,8 +97,15 @@ impl Engine {
             count: EntryCount::default(),
             forget: Box::new(|| {}),
             put_back: None,
+            parts: None,
         })?;
         let completion = self.run_apart(job, moved)?;
+        if completion.edit.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Full,
+                "the levels of the copy take no data for now: copy the database again",
+            ));
+        }
         self.shared.manifest.commit(completion.edit)?;
         (completion.apply)();
         self.install_view();

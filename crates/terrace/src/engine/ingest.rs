@@ -43,6 +43,7 @@ use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
 use super::admission::Need;
+use super::admission::is_held_by_readers;
 
 /// How far above the last number taken an ingest chooses its own: the number of entries that may be
 /// written before it ends. 16 million ingests fit in a database's life.
@@ -193,7 +194,11 @@ impl Ingest {
     fn take(&mut self, key: &[u8], value: &[u8], expiry: Millis) -> Result<()> {
         let engine = Arc::clone(&self.engine);
         let limits = &engine.shared.memory.limits;
-        let most = engine.shape.memtable_bytes.min(limits.ingest_bytes);
+        let most = engine
+            .shape
+            .memtable_bytes
+            .min(FEW_BYTES)
+            .min(limits.ingest_bytes);
         let bytes = (key.len() + value.len()) as u64;
         let fits = |batch: &Batch| {
             let wanted = table_bytes(batch) + bytes + ENTRY_BESIDE_BYTES;
@@ -539,11 +544,14 @@ impl Engine {
         let built = buffer.build(batch, seq);
         match built.and_then(|job| self.run_apart(job, &mut || {})) {
             // Another writer was first.
-            Err(e) if is_pool_full(&e) => Ok(None),
+            Err(e) if is_pool_full(&e) || is_held_by_readers(&e) => Ok(None),
             table => table.map(Some),
         }
     }
 }
+
+/// The most bytes of entries that an ingest keeps, or that a table of it has.
+const FEW_BYTES: u64 = 64 << 20;
 
 /// The greatest number of bytes that a table of the buffer adds to a key and its value.
 const ENTRY_BESIDE_BYTES: u64 = 96;

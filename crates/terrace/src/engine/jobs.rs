@@ -332,6 +332,7 @@ impl Engine {
         begun: Since,
     ) -> Result<Option<Parked>> {
         let (kind, counted_as) = (job.kind(), job.counted_as());
+        let is_counted = job.is_counted();
         let edits = !completion.edit.is_empty();
         if edits {
             let own = completion.edit.changes.len();
@@ -377,9 +378,10 @@ impl Engine {
         if edits && kind != JobKind::Flush {
             self.jobs.state.lock().edited();
         }
-        self.shared
-            .counters
-            .job_done(counted_as, completion.entries);
+        if is_counted {
+            let counters = &self.shared.counters;
+            counters.job_done(counted_as, completion.entries);
+        }
         // Jobs that make a spare or sync range deletes, and parts of jobs, have nothing to report.
         if edits || completion.entries > 0 {
             let (moved, edit) = (Count(completion.entries, "entry"), &completion.edit);

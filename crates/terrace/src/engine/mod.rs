@@ -138,6 +138,13 @@ impl Stages {
         tables.into_iter().any(|table| table.seqs().0 <= seq)
     }
 
+    /// Returns the number and the bytes of memtables and tables of the buffer.
+    fn tables(&self) -> (usize, u64) {
+        let buffer = self.buffer.as_ref();
+        let count = 1 + self.front.sealed_count() + buffer.map_or(0, |it| it.table_count());
+        (count, self.front.unflushed_bytes() + self.buffered_bytes())
+    }
+
     /// Returns the bytes of the tables in the buffer.
     fn buffered_bytes(&self) -> u64 {
         let buffer = self.buffer.as_ref();
@@ -301,6 +308,7 @@ impl Engine {
         let busy = flushes || self.jobs.is_busy();
         let backlogs = throttle::Backlogs {
             bottom: pressure,
+            tables: self.stages.tables(),
             log_bytes: logs,
             unflushed_bytes: unflushed,
             spare: self.largest_needed(),

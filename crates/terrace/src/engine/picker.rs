@@ -122,7 +122,14 @@ impl Engine {
     ) -> Result<Option<Box<dyn Job>>> {
         match (kind, &self.stages.buffer) {
             (JobKind::Merge, Some(buffer)) => buffer.next_job(),
-            (JobKind::Drain, Some(_)) => self.begin_drain(urgency),
+            // While its parts run, the buffer has no other drain. They are drains themselves: where
+            // those come first, no compaction that was interrupted comes before them.
+            (JobKind::Drain, Some(_)) => {
+                match parts.iter().position(|part| part.kind() == JobKind::Drain) {
+                    Some(at) => Ok(parts.remove(at)),
+                    None => self.begin_drain(urgency),
+                }
+            }
             (JobKind::Reclaim, _) => match parts.pop_front() {
                 Some(part) => Ok(Some(part)),
                 None => match self.stages.bottom.next_job(urgency)? {

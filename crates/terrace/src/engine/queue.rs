@@ -155,7 +155,8 @@ pub(super) fn backoff(refused: u32) -> Duration {
 pub(super) struct State {
     /// Begun jobs that no thread runs at this moment.
     pub(super) queue: Vec<Parked>,
-    /// Parts of jobs that are not begun. Merges and drains come before them.
+    /// Parts of jobs that are not begun. Merges and drains come before those of compactions; those
+    /// of a drain come where a new drain would.
     pub(super) parts: VecDeque<Box<dyn Job>>,
     pub(super) running: usize,
     /// The running jobs that merge, drain, reclaim or compact.

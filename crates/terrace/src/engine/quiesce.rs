@@ -50,9 +50,14 @@ impl Engine {
     pub(crate) fn write_out(self: &Arc<Self>, progress: &dyn Fn(u64, u64)) -> Result<()> {
         self.check_writable()?;
         let front = &self.stages.front;
-        if self.shared.survival() != Survival::Files {
-            let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
-            return if wanted { self.flush() } else { Ok(()) };
+        match self.shared.survival() {
+            Survival::Files => {}
+            // Everything stays in its log.
+            Survival::LogTables => return Ok(()),
+            Survival::Pool | Survival::Logs => {
+                let wanted = front.wants_flush_to_close() || front.sealed_count() > 0;
+                return if wanted { self.flush() } else { Ok(()) };
+            }
         }
         self.flush()?;
         let seq = self.shared.sequencer.last_taken();

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use terrace_media::PoolUsage;
 
 use crate::metrics::StallReason;
-use crate::stages::{Pressure, Shared, SpareBytes, Survival, Urgency};
+use crate::stages::{Pressure, Shared, SpareBytes, Survival, TablesMax, Urgency};
 
 use super::Stages;
 use super::write_controller::WriteController;
@@ -35,6 +35,9 @@ pub(crate) struct Throttle {
     log_bytes: u64,
     /// The unwritten bytes of all memtables.
     memtables: Limits,
+    /// The bytes of all memtables and tables of the buffer, and the maximum number of these, if the
+    /// buffer limits it.
+    tables: Option<(Limits, usize)>,
     /// Why writers are slowed, as an index of `StallReason::ALL`.
     reason: AtomicU8,
     pub(crate) write_controller: WriteController,
@@ -48,6 +51,8 @@ pub(crate) struct Backlogs {
     pub(crate) log_bytes: u64,
     /// Bytes of memtables not yet written to table files.
     pub(crate) unflushed_bytes: u64,
+    /// The number and the bytes of memtables and tables of the buffer.
+    pub(crate) tables: (usize, u64),
     /// The bytes of the largest memtable that a writer needs.
     pub(crate) spare: SpareBytes,
     /// The bytes of the largest table that may have to drain.
@@ -162,6 +167,8 @@ pub(crate) enum Lack {
     Pool,
     /// Space for log files, some of which drains can free.
     Logs,
+    /// Fewer memtables and tables of the buffer, which drains lead to.
+    Tables,
 }
 
 /// The free space of all resources.
@@ -180,6 +187,10 @@ pub(crate) struct Headroom {
     logs_needed: u64,
     /// Unwritten bytes of memtables.
     memtables: Budget,
+    /// Bytes of memtables and tables, if the buffer limits these.
+    tables: Option<Budget>,
+    /// Whether there are as many of them as there may be.
+    is_at_tables_max: bool,
 }
 
 impl Headroom {
@@ -193,13 +204,15 @@ impl Headroom {
     }
 
     /// Returns the pressures that slow writers, including that of the bottom.
-    fn pressures(&self, bottom: Pressure) -> [(StallReason, Pressure); 4] {
+    fn pressures(&self, bottom: Pressure) -> [(StallReason, Pressure); 5] {
         let logs = self.logs.map(|logs| logs.pressure());
+        let tables = self.tables.map(|tables| tables.pressure());
         [
             (StallReason::PoolNearlyFull, self.pool.pressure()),
             (StallReason::CompactionBehind, bottom),
             (StallReason::LogCap, logs.unwrap_or_default()),
             (StallReason::MemtablesSealed, self.memtables.pressure()),
+            (StallReason::TablesUndrained, tables.unwrap_or_default()),
         ]
     }
 
@@ -210,10 +223,16 @@ impl Headroom {
             .is_some_and(|logs| logs.limits.cap - logs.free.min(logs.limits.cap) > self.logs_needed)
     }
 
-    /// Returns the pressure of the pool or the logs, whichever is higher.
+    /// Returns the pressure of the pool, the logs or the tables, whichever is highest.
     pub(crate) fn pressing(&self) -> f64 {
-        let logs = self.logs.map_or(0.0, |logs| logs.pressure().part);
-        self.pool.pressure().part.max(logs)
+        let part = |budget: Option<Budget>| budget.map_or(0.0, |it| it.pressure().part);
+        let pool = self.pool.pressure().part;
+        pool.max(part(self.logs)).max(part(self.tables))
+    }
+
+    /// Returns whether there are as many memtables and tables of the buffer as there may be.
+    pub(super) fn is_at_tables_max(&self) -> bool {
+        self.is_at_tables_max
     }
 
     /// Returns whether space in the pool should be freed.
@@ -262,7 +281,13 @@ impl Throttle {
             let cap = front.log_bytes_max.max(least);
             Limits::drained(cap, 0, spare.log_file, drain)
         });
+        let tables = stages
+            .buffer
+            .as_ref()
+            .and_then(|buffer| buffer.tables_max());
+        let tables = tables.map(|most| (table_limits(most), most.count));
         Throttle {
+            tables,
             memtables: memtable_limits(front.sealed_count_max, front.memtable_bytes),
             table_bytes: (!leaves_pool(stages)).then(|| shared.options.table_bytes_max()),
             pool: pool_limits(shared, stages, spare),
@@ -297,6 +322,9 @@ impl Throttle {
                 limits,
             },
             memtables: budget(self.memtables, backlogs.unflushed_bytes, 0),
+            tables: (self.tables)
+                .map(|(limits, _)| budget(limits, backlogs.tables.1, pending_free)),
+            is_at_tables_max: (self.tables).is_some_and(|(_, most)| backlogs.tables.0 >= most),
             usage,
             logs_needed: 2 * self.log_bytes,
             in_pieces: !fits || usage.largest_free < limits.piece,
@@ -335,6 +363,18 @@ fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
     }
 }
 
+/// Returns the limits of the bytes of memtables and tables.
+fn table_limits(most: TablesMax) -> Limits {
+    Limits {
+        cap: most.stop_bytes,
+        reserve: 0,
+        piece: 0,
+        beside: 0,
+        short: 0,
+        slow: (most.stop_bytes - most.slow_bytes, 0),
+    }
+}
+
 /// Returns whether drains leave the pool.
 fn leaves_pool(stages: &Stages) -> bool {
     stages.buffer.is_some() && stages.bottom.is_outside_pool()
@@ -351,6 +391,21 @@ fn pool_limits(shared: &Shared, stages: &Stages, spare: SpareBytes) -> Limits {
         let flushes = flush * (front.sealed_count_max as u64 + 2);
         let memtable = spare.pool().max(front.memtable_bytes);
         let reserve = memtable.max(flushes).min(cap / 4);
+        if stages
+            .buffer
+            .as_ref()
+            .is_some_and(|it| it.tables_max().is_some())
+        {
+            // The number of tables slows writers before the pool is full, unless readers hold some.
+            return Limits {
+                cap,
+                reserve,
+                piece: 0,
+                beside: 0,
+                short: reserve + memtable / 2,
+                slow: (reserve + memtable / 2, reserve),
+            };
+        }
         return Limits::drained(cap, reserve, memtable, stages.bottom.drain_bytes_max());
     }
     let memtables = 2 * spare.pool();
@@ -493,16 +548,35 @@ mod tests {
             needs_joining: false,
             logs_needed: 0,
             logs: Some(budget(limits, logs, 0)),
+            tables: None,
+            is_at_tables_max: false,
         };
         let bottom = |part| Pressure { part, range: 1 };
         let parts = |h: Headroom, b| h.pressures(bottom(b)).map(|(_, p)| p.part);
-        assert_eq!(parts(headroom(1 << 30, 1 << 30), 0.0), [0.0; 4]);
-        assert_eq!(parts(headroom(0, 1 << 30), 0.25), [1.0, 0.25, 0.0, 0.0]);
-        assert_eq!(parts(headroom(1 << 30, 0), 0.0), [0.0, 0.0, 1.0, 0.0]);
+        assert_eq!(parts(headroom(1 << 30, 1 << 30), 0.0), [0.0; 5]);
+        assert_eq!(
+            parts(headroom(0, 1 << 30), 0.25),
+            [1.0, 0.25, 0.0, 0.0, 0.0]
+        );
+        assert_eq!(parts(headroom(1 << 30, 0), 0.0), [0.0, 0.0, 1.0, 0.0, 0.0]);
         for (waiting, part) in [(0, 0.0), (96, 0.0), (144, 0.5), (192, 1.0), (900, 1.0)] {
             let mut headroom = headroom(1 << 30, 1 << 30);
             headroom.memtables.free = memtables.cap.saturating_sub(waiting * MIB);
             assert_eq!(parts(headroom, 0.0)[3], part, "{waiting} MiB");
+        }
+        let tables = table_limits(TablesMax {
+            slow_bytes: 40 * MIB,
+            stop_bytes: 60 * MIB,
+            count: 6,
+        });
+        for (used, part) in [(0, 0.0), (40, 0.0), (50, 0.5), (60, 1.0), (900, 1.0)] {
+            let mut headroom = headroom(1 << 30, 1 << 30);
+            let free = tables.cap.saturating_sub(used * MIB);
+            headroom.tables = Some(budget(tables, free, 0));
+            assert_eq!(parts(headroom, 0.0)[4], part, "{used} MiB");
+            // What a drain has written counts as gone.
+            headroom.tables = Some(budget(tables, free, 900 * MIB));
+            assert_eq!(headroom.pressing(), 0.0, "{used} MiB");
         }
         assert_eq!(headroom(1 << 30, 1 << 30).urgency(), Urgency::None);
         assert_eq!(

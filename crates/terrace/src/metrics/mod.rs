@@ -31,6 +31,9 @@ named_enum! {
         /// Log files are near their cap; writers are slowed to the rate at which their data reaches
         /// table files, or wait for it.
         LogCap => "log-cap",
+        /// Sealed tables of `FlatLsm` wait for their drain; writers are slowed to its rate, or wait
+        /// for it.
+        TablesUndrained => "tables-undrained",
     }
 }
 
@@ -106,14 +109,18 @@ impl LevelMetrics {
         matches!(self.name, "receiver" | "compactor")
     }
 
-    /// Returns its name in reports, like "buffer level 0" or "rows, receiver".
+    /// Returns its name in reports, like "buffer level 0", "rows, receiver" or "tables, in logs".
     pub fn title(&self) -> String {
-        match self.has_rows() {
-            true => format!("rows, {}", self.name),
-            false => format!("buffer level {}", self.level),
+        match (self.has_rows(), self.name) {
+            (true, name) => format!("rows, {name}"),
+            (false, TABLES) => "tables, in logs".to_owned(),
+            (false, _) => format!("buffer level {}", self.level),
         }
     }
 }
+
+/// The name of the only level of `FlatLsm`'s buffer.
+pub(crate) const TABLES: &str = "tables";
 
 /// The filters of one level of the elastic buffer, asked for random hashes that no key of their
 /// tables has.

@@ -21,6 +21,9 @@ named_enum! {
         /// MatrixKV (ATC '20): level 0 is a matrix of rows in the pool, which leaves in columns of
         /// keys that are merged with level 1 in table files.
         MatrixKv => "matrixkv",
+        /// FlatLSM (TOS '23): tables in the pool that are their logs, with an index in memory,
+        /// above two levels of table files with long values apart.
+        FlatLsm => "flatlsm",
         /// The baseline, like LevelDB and RocksDB: log and memtable, levels of SSTables.
         Leveled => "leveled",
         ;
@@ -40,21 +43,25 @@ struct Shape {
     /// The name of the stage in the pool between memtables and bottom.
     buffer: Option<&'static str>,
     table_files: bool,
+    /// Whether what is in the buffer is in logs alone.
+    logs_are_tables: bool,
 }
 
 impl Design {
     const fn shape(self) -> Shape {
-        let (buffer, table_files) = match self {
-            Design::MioDb => (Some("elastic"), false),
-            Design::MioDbSsd => (Some("elastic"), true),
-            Design::MatrixKv => (Some("matrix"), true),
-            Design::Leveled => (None, true),
+        let (buffer, table_files, logs_are_tables) = match self {
+            Design::MioDb => (Some("elastic"), false, false),
+            Design::MioDbSsd => (Some("elastic"), true, false),
+            Design::MatrixKv => (Some("matrix"), true, false),
+            Design::FlatLsm => (Some("tables"), true, true),
+            Design::Leveled => (None, true, false),
             #[cfg(feature = "test-design")]
-            Design::BufferOnly => (Some("elastic"), false),
+            Design::BufferOnly => (Some("elastic"), false, false),
         };
         Shape {
             buffer,
             table_files,
+            logs_are_tables,
         }
     }
 
@@ -65,6 +72,9 @@ impl Design {
             Design::MioDbSsd => "a buffer in the pool, or in memory, above levels of table files",
             Design::MatrixKv => {
                 "level 0 in the pool, merged in columns with level 1 in table files"
+            }
+            Design::FlatLsm => {
+                "logs in the pool that are its tables, above two levels of table files"
             }
             Design::Leveled => "log and memtable above levels of table files",
             #[cfg(feature = "test-design")]
@@ -79,9 +89,15 @@ impl Design {
     }
 
     /// Returns the name of the buffer, the stage in the pool that takes flushed memtables:
-    /// "elastic" or "matrix". Each has options that mean nothing to the other.
+    /// "elastic", "matrix" or "tables". Each has options that mean nothing to the others.
     pub fn buffer(self) -> Option<&'static str> {
         self.shape().buffer
+    }
+
+    /// Returns whether the tables of its buffer are logs and indexes of these: an entry needs its
+    /// log until it is in a table file.
+    pub(crate) fn keeps_tables_in_logs(self) -> bool {
+        self.shape().logs_are_tables
     }
 
     /// Returns whether data ends up in table files, in the database's directory.

@@ -87,6 +87,9 @@ const LINES: &[Line] = lines! {
     "buffer.table_bytes_max" = buffer.table_bytes_max,
     "buffer.matrix.columns" = buffer.matrix.columns,
     "buffer.matrix.flattened" = buffer.matrix.flattened,
+    "buffer.tables.table_bytes" = buffer.tables.table_bytes,
+    "buffer.tables.flush_count" = buffer.tables.flush_count,
+    "buffer.tables.count_max" = buffer.tables.count_max,
     "bottom.garbage_percent" = bottom.garbage_percent,
     "bottom.leveled.table_bytes" = bottom.leveled.table_bytes,
     "bottom.leveled.level1_bytes" = bottom.leveled.level1_bytes,
@@ -165,6 +168,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::TablesOptions;
     use crate::options::{BackgroundOptions, LeveledOptions};
     use crate::options::{BottomOptions, BufferOptions, FrontOptions, MatrixOptions};
 
@@ -184,6 +188,11 @@ mod tests {
                     columns: false,
                     flattened: false,
                     ..MatrixOptions::default()
+                },
+                tables: TablesOptions {
+                    table_bytes: Some(78 << 20),
+                    flush_count: 5,
+                    count_max: 9,
                 },
             },
             bottom: BottomOptions {
@@ -269,6 +278,12 @@ mod tests {
                     columns,
                     flattened,
                 },
+            tables:
+                TablesOptions {
+                    table_bytes: log_table_bytes,
+                    flush_count,
+                    count_max,
+                },
         } = buffer;
         let BottomOptions {
             extent_bytes,
@@ -309,6 +324,9 @@ mod tests {
             table_bytes_max.print(),
             columns.print(),
             flattened.print(),
+            log_table_bytes.print(),
+            flush_count.print(),
+            count_max.print(),
             garbage_percent.print(),
             table_bytes.print(),
             level1_bytes.print(),

@@ -14,7 +14,8 @@ pub struct LeveledOptions {
     pub table_bytes: u64,
     /// The largest size of the first level below level 0, in bytes.
     /// Larger: fewer levels, each compaction of level 0 longer.
-    /// Default: 256 MiB. Range: at least `table_bytes`. Changes: on reopen.
+    /// Default: 256 MiB, which in `FlatLsm` stands for 40/12 of all its tables. Range: at least
+    /// `table_bytes`. Changes: on reopen.
     pub level1_bytes: u64,
     /// The ratio of the sizes of a level and the one above it.
     /// Larger: fewer levels, more rewriting. Smaller: more levels, slower reads.
@@ -27,8 +28,9 @@ pub struct LeveledOptions {
     /// else level 1 has `level1_bytes` and each level below `growth` times more.
     /// Default: true. Changes: on reopen.
     pub dynamic_sizes: bool,
-    /// The maximum number of key ranges that a compaction is split into; each has about
-    /// `table_bytes` at least, and free threads compact them in parallel.
+    /// The maximum number of key ranges that a compaction is split into, or a drain of a whole
+    /// buffer that is merged with level 1; each has about `table_bytes` at least, and free threads
+    /// compact them in parallel.
     /// Larger: large compactions end sooner. Smaller: fewer files that are not full.
     /// Default: 4. Range: 1 (never split) to 64. Changes: on reopen.
     pub subcompactions_max: usize,
@@ -54,8 +56,8 @@ pub struct LeveledOptions {
     /// for no value. Compactions then move keys and pointers; a value is written once, and again
     /// only if half of its file is garbage, or if `garbage_percent` of all value files is and its
     /// file has the largest share. A read of such a value reads two files.
-    /// Larger: faster scans. Smaller: less rewriting. Default: `None`. Range: at least 32. Changes:
-    /// on reopen, for values that are written or moved from then on.
+    /// Larger: faster scans. Smaller: less rewriting. Default: `None`, in `FlatLsm` 257. Range: at
+    /// least 32. Changes: on reopen, for values that are written or moved from then on.
     pub values_apart_from: Option<u64>,
     /// The maximum bytes per second that compactions and drains write to table files, `None` for no
     /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed by

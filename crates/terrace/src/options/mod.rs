@@ -173,6 +173,65 @@ pub struct BufferOptions {
     pub table_bytes_max: Option<u64>,
     /// The matrix container of `MatrixKv`.
     pub matrix: MatrixOptions,
+    /// The tables of `FlatLsm`.
+    pub tables: TablesOptions,
+}
+
+/// Options of the tables of `FlatLsm`: sealed memtables that stay in the buffer with their logs.
+#[derive(Debug, Clone)]
+pub struct TablesOptions {
+    /// The bytes of a table: of its log in a pool, else of its memtable. In a log it has an index
+    /// in memory too, of about 80 bytes and the key for each entry with its search hints, and of
+    /// the table's bytes at most.
+    /// Larger: fewer, larger drains, and less rewriting of level 1. Smaller: less to replay.
+    /// Default: `None`, one of `count_max + 4` parts of the pool (without a pool: of the logs), up
+    /// to the paper's 2 GiB; with `memory_bytes`, `front.memtable_bytes`. Range: 4 KiB to that
+    /// part. Changes: on reopen.
+    pub table_bytes: Option<u64>,
+    /// The number of sealed tables from which on they drain, all together.
+    /// Default: 4 (FlatLSM, section 4.3). Range: 1 to 64. Changes: on reopen.
+    pub flush_count: usize,
+    /// The maximum number of tables, with the one that is written. Writers are slowed from
+    /// `flush_count` tables on, and wait for a drain if there are so many.
+    /// Default: 6 (FlatLSM, section 5.1). Range: above `flush_count`, up to 128. Changes: on
+    /// reopen.
+    pub count_max: usize,
+}
+
+impl Default for TablesOptions {
+    fn default() -> TablesOptions {
+        TablesOptions {
+            table_bytes: None,
+            flush_count: 4,
+            count_max: 6,
+        }
+    }
+}
+
+impl TablesOptions {
+    /// Returns the largest size of a table in a pool, or in logs, of these bytes.
+    pub(crate) fn table_bytes_max(&self, bytes: u64) -> u64 {
+        // Also the active one, the spare, those of ingests, and the rest of the pool.
+        bytes / (self.count_max as u64 + 4) / PAGE_BYTES * PAGE_BYTES
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !(1..=64).contains(&self.flush_count) {
+            problems.push(format!(
+                "buffer.tables.flush_count is {}, but must be 1 to 64",
+                self.flush_count
+            ));
+        }
+        if self.count_max <= self.flush_count || self.count_max > 128 {
+            problems.push(format!(
+                "buffer.tables.count_max is {}, but must be above buffer.tables.flush_count, {}, \
+                 and at most 128",
+                self.count_max, self.flush_count
+            ));
+        }
+        problems
+    }
 }
 
 /// Options of the matrix container. Each is a part of MatrixKV that can be left out, to measure it.
@@ -209,6 +268,7 @@ impl Default for BufferOptions {
             filter_bits_per_key: 16,
             table_bytes_max: None,
             matrix: MatrixOptions::default(),
+            tables: TablesOptions::default(),
         }
     }
 }
@@ -357,6 +417,25 @@ impl Options {
             .problems()
             .into_iter()
             .for_each(|problem| check(false, problem));
+        self.buffer
+            .tables
+            .problems()
+            .into_iter()
+            .for_each(|problem| check(false, problem));
+        let most = self.buffer.tables.table_bytes_max(self.pool.size_bytes);
+        if let (Some(table), Design::FlatLsm) =
+            (self.buffer.tables.table_bytes, self.design_of_new())
+        {
+            check(
+                (4096..=most.max(4096)).contains(&table),
+                format!(
+                    "buffer.tables.table_bytes (--memtable-size) is {table}, but in a pool of {} \
+                     bytes it must be 4 KiB to {most}: lower it, or raise --pool-size \
+                     (pool.size_bytes)",
+                    self.pool.size_bytes
+                ),
+            );
+        }
         let least = self.pool_bytes_min();
         check(
             self.pool.size_bytes >= least,
@@ -416,6 +495,11 @@ impl Options {
     /// Returns the smallest pool that these options can work in: logs and tables of every live
     /// memtable, and space for the repository to move.
     pub(crate) fn pool_bytes_min(&self) -> u64 {
+        if self.design_of_new().keeps_tables_in_logs() {
+            // Tables follow the size of the pool.
+            let tables = self.buffer.tables.count_max as u64 + 4;
+            return tables * 2 * PAGE_BYTES + 128 * 1024;
+        }
         let memtables = self.front.sealed_count_max as u64 + 2;
         memtables * 2 * (self.front.memtable_bytes + 64 * 1024)
             + 4 * self.bottom.extent_bytes

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use terrace_media::{Appender, FileSystem, OpenMode};
 
+use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{DbId, draft_of};
 
@@ -85,6 +86,7 @@ impl Draft {
             let _ = self.fs.remove(&self.draft);
         })?;
         let dir = self.path.parent().unwrap_or(Path::new(".")).to_owned();
+        failpoint!(FileUnsynced => return Ok(self.out.position()));
         if let Err(e) = self.fs.sync_dir(&dir) {
             let _ = self.fs.remove(&self.path);
             return Err(Error::unsynced_folder(&dir, e));

@@ -250,7 +250,14 @@ impl Reserve {
                 inner.held.tables += excess;
             }
         }
-        self.refill();
+        let is_whole = self.refill();
+        // The log of a memtable tells whether the disk has space again, but not one in a pool. As
+        // much again as the whole reserve is space for jobs of any size.
+        let of_reserve = rows.sum();
+        let has_room = || place.free_bytes().is_some_and(|free| free >= of_reserve);
+        if rows.log == 0 && self.is_tight() && is_whole && has_room() {
+            self.note(false);
+        }
     }
 
     /// Returns whether the disk was found full and does not report free space for the whole reserve

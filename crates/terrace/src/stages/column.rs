@@ -19,6 +19,7 @@ pub(crate) trait Rows {
 /// A bottom that chooses the ranges.
 pub(crate) trait Columns {
     /// Returns the range of the next drain, which begins at `from`, or `None` if it has to wait for
-    /// a job of the bottom, which then leaves later tables alone.
+    /// a job of the bottom, which then leaves later tables alone. A bottom that merges drains as a
+    /// whole returns all keys from there on.
     fn next(&self, from: Option<&Place>, rows: &dyn Rows) -> Result<Option<KeyRange>>;
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::parts::iter::{EntryView, MergeCursor};
-use crate::parts::key::{KeyRange, Target};
+use crate::parts::key::{KeyRange, Place, Target};
 use crate::parts::manifest::Edit;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
@@ -47,6 +47,24 @@ pub(crate) struct Drain {
     /// Puts the tables back instead, to be drained with others or in smaller parts. `None` if that
     /// is impossible.
     pub(crate) put_back: Option<Box<dyn FnOnce() + Send>>,
+    /// The means to drain ranges of the keys at the same time. `None`: the drain runs on one
+    /// thread.
+    pub(crate) parts: Option<DrainParts>,
+}
+
+/// The means by which a drain becomes parts: ranges of its keys that several threads move. All
+/// parts end in the one edit of the drain, and it is put back as a whole.
+pub(crate) struct DrainParts {
+    /// About how many bytes the entries have.
+    pub(crate) bytes: u64,
+    /// Returns ascending keys of the drain, fewer than the number asked for, with about as many
+    /// entries between any two.
+    pub(crate) cuts: Box<dyn Fn(usize) -> Result<Vec<Place>> + Send + Sync>,
+    /// Returns another cursor over all entries of the tables, for a drain that has started.
+    pub(crate) open: Box<dyn Fn() -> MergeCursor + Send + Sync>,
+    /// Returns the versions in newer tables, for one more thread. Not older than those that the
+    /// drain has.
+    pub(crate) newer: Box<dyn Fn() -> Box<dyn NewerVersions> + Send + Sync>,
 }
 
 impl Drain {
@@ -101,6 +119,18 @@ impl Drain {
         if self.keys.to.is_some() {
             self.cursor.seek(&Target::first_of(RANGE_DELETE_BIT, &[]))?;
         }
+        self.finish_ranges()
+    }
+
+    /// Does the same for a drain whose parts have passed all of its entries, `passed` together.
+    pub(crate) fn finish_parts(&mut self, passed: u64) -> Result<()> {
+        self.count.passed = passed;
+        self.cursor.seek(&Target::first_of(RANGE_DELETE_BIT, &[]))?;
+        self.finish_ranges()
+    }
+
+    /// Passes the range deletes, and checks the count.
+    fn finish_ranges(&mut self) -> Result<()> {
         while self.cursor.entry()?.is_some() {
             self.advance()?;
         }

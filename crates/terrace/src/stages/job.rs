@@ -19,6 +19,11 @@ pub(crate) trait Job: Send {
     fn counted_as(&self) -> JobCounter {
         self.kind().into()
     }
+    /// Returns whether metrics count its end. They count a drain once, and not the parts of it that
+    /// end before the last one.
+    fn is_counted(&self) -> bool {
+        true
+    }
     /// Does the next step. The one after it may run on another thread, so a step fences what it
     /// has flushed or streamed.
     fn step(&mut self) -> Result<Step>;

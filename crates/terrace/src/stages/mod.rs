@@ -41,7 +41,7 @@ mod column;
 mod drain;
 pub(crate) mod file_names;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 pub(crate) mod front;
 mod job;
 mod need;
@@ -55,16 +55,16 @@ mod survival;
 
 pub(crate) use crate::metrics::{JobCounter, JobKind};
 pub(crate) use bottom::{Bottom, IngestWriter, RangeRequest, Takes};
-pub(crate) use buffer::Buffer;
+pub(crate) use buffer::{Buffer, TablesMax};
 pub(crate) use column::{Columns, Rows};
-pub(crate) use drain::{Drain, EntryCount, NewerVersions, PendingFree};
+pub(crate) use drain::{Drain, DrainParts, EntryCount, NewerVersions, PendingFree};
 pub(crate) use front::{Deletes, Front, FrontShape, Pending, Rotated, WritersHeld, Written};
 pub(crate) use job::{Completion, Garbage, Job, Step};
 pub(crate) use need::{Need, Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,
 };
-pub(crate) use sealed::{Form, ListImage, Readers, Sealed, retired};
+pub(crate) use sealed::{Form, ListImage, Readers, SealApart, Sealed, retired};
 pub(crate) use shared::{Folder, Shared};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
 pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_media::{Extent, Region};
 
 use crate::error::Result;
+use crate::parts::batch::Batch;
 use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::key::KeyRange;
 use crate::parts::manifest::{Change, Edit};
@@ -14,6 +15,7 @@ use crate::types::SeqNo;
 
 use super::drain::{Drain, EntryCount, PendingFrees};
 use super::job::Completion;
+use super::source::Source;
 
 /// A memtable that is no longer written, on its way to the next stage.
 pub(crate) struct Sealed {
@@ -42,6 +44,9 @@ pub(crate) struct Sealed {
 pub(crate) enum Form {
     Entries,
     List(ListImage),
+    /// The memtable itself, which the front need not keep. It depends on its logs for as long as
+    /// the next stage has it.
+    Source(Arc<dyn Source>),
 }
 
 /// The bytes of a skip list that will be in the pool.
@@ -91,8 +96,16 @@ impl Sealed {
             put_back: None,
             count: EntryCount::default(),
             forget: self.forget,
+            parts: None,
         }
     }
+}
+
+/// Makes sealed memtables of entries that no writer has written.
+pub(crate) trait SealApart: Send + Sync {
+    /// Makes one of the entries of `batch`, whose keys ascend, all with the number `seq`. Its log
+    /// is durable, and named by the changes that are returned.
+    fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<(Sealed, Vec<Change>)>;
 }
 
 /// Whether a memtable has readers left: views that were made before it became a table. If the table

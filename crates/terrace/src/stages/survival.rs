@@ -3,6 +3,7 @@
 //! | survival | pool | bottom | the log of an entry goes when the entry is |
 //! |---|---|---|---|
 //! | `Pool` | on a medium | anywhere | in a table in the pool, or below |
+//! | `LogTables` | on a medium; its tables are logs | table files | in a table file |
 //! | `Files` | memory | table files | in a table file: flushed there, or drained |
 //! | `Logs` | memory | memory | never: no other place of it outlives the process |
 //!
@@ -18,6 +19,7 @@ use crate::options::Design;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survival {
     Pool,
+    LogTables,
     Files,
     Logs,
 }
@@ -26,6 +28,7 @@ impl Survival {
     /// Returns the survival of a database of `design` whose pool is on `medium`.
     pub(crate) fn of(design: Design, medium: Medium) -> Survival {
         match medium {
+            Medium::Dax | Medium::Mapped if design.keeps_tables_in_logs() => Survival::LogTables,
             Medium::Dax | Medium::Mapped => Survival::Pool,
             Medium::Dram if design.keeps_table_files() => Survival::Files,
             Medium::Dram => Survival::Logs,
@@ -48,13 +51,19 @@ mod tests {
     fn each_design_survives_on_each_medium_as_the_table_says() {
         for medium in [Medium::Dax, Medium::Mapped] {
             for design in Design::ALL {
-                assert_eq!(Survival::of(design, medium), Survival::Pool);
+                let expected = match design {
+                    Design::FlatLsm => Survival::LogTables,
+                    _ => Survival::Pool,
+                };
+                assert_eq!(Survival::of(design, medium), expected);
             }
         }
         let without_a_pool = Design::ALL.map(|design| Survival::of(design, Medium::Dram));
         let expected = Design::ALL.map(|design| match design {
             Design::MioDb => Survival::Logs,
-            Design::MioDbSsd | Design::MatrixKv | Design::Leveled => Survival::Files,
+            Design::MioDbSsd | Design::MatrixKv | Design::FlatLsm | Design::Leveled => {
+                Survival::Files
+            }
             #[cfg(feature = "test-design")]
             Design::BufferOnly => Survival::Logs,
         });

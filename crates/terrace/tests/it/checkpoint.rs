@@ -455,3 +455,47 @@ fn a_crash_leaves_a_whole_copy_or_none() {
         }
     }
 }
+
+/// A copy of a store whose levels are so far behind that they take no drain is whole.
+#[test]
+fn a_copy_of_levels_that_are_behind_is_whole() {
+    for design in settings::designs_with_files() {
+        let folder = scratch().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut options = settings::small_of(design, Medium::Dax);
+        options.pool.size_bytes = 16 << 20;
+        options.bottom.leveled.table_bytes = 64 << 10;
+        options.bottom.leveled.level1_bytes = 32 << 20;
+        options.bottom.leveled.dynamic_sizes = false;
+        options.buffer.tables.table_bytes = Some(1 << 20);
+        options.front.memtable_bytes = 64 << 10;
+        let db = Db::open(at("db"), options.clone()).unwrap();
+        for n in 0..4000u32 {
+            db.put(n.to_be_bytes(), [1; 200]).unwrap();
+        }
+        db.drain().unwrap();
+        db.close().unwrap();
+        drop(db);
+        // The same data is far more than these levels may have.
+        options.bottom.leveled.level1_bytes = 64 << 10;
+        options.bottom.leveled.debt_stop_bytes = 64 << 10;
+        options.background.workers = Workers::Manual;
+        let db = Db::open(at("db"), options.clone()).unwrap();
+        for n in (0..4000u32).step_by(100) {
+            db.put(n.to_be_bytes(), [2; 200]).unwrap();
+            db.delete((n + 1).to_be_bytes()).unwrap();
+        }
+        let all = |db: &Db| -> Vec<(Vec<u8>, Vec<u8>)> {
+            let pairs = db.iter().unwrap();
+            pairs.map(|pair| pair.unwrap().into_pair()).collect()
+        };
+        db.checkpoint(at("copy")).unwrap();
+        let copy = Db::open(at("copy"), options).unwrap();
+        assert!(all(&copy) == all(&db), "{design}");
+        assert_eq!(
+            copy.get(0u32.to_be_bytes()).unwrap(),
+            Some(vec![2; 200]),
+            "{design}"
+        );
+    }
+}

@@ -21,6 +21,8 @@ fn options(design: Design) -> Options {
     options.front.log_bytes_max = 8 << 20;
     options.front.sealed_count_max = 64;
     options.buffer.levels = 16;
+    options.buffer.tables.flush_count = 64;
+    options.buffer.tables.count_max = 128;
     options
 }
 

@@ -554,6 +554,8 @@ fn an_open_ingest_keeps_no_replaced_files() {
         let folder = scratch().unwrap();
         let mut options = settings::small_of(design, Medium::Dax);
         options.bottom.leveled.compression = Compression::None;
+        // Values make many tables.
+        options.bottom.leveled.values_apart_from = Some(1 << 20);
         let db = Db::open(folder.path(), options.clone()).unwrap();
         let overwrite = |turn: u8| {
             for n in 0..100u32 {

@@ -99,6 +99,9 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
     matrix.hints = args.hints.unwrap_or(matrix.hints);
     matrix.columns = args.columns.unwrap_or(matrix.columns);
     matrix.flattened = args.flattened.unwrap_or(matrix.flattened);
+    let tables = &mut options.buffer.tables;
+    tables.flush_count = args.flush_count.unwrap_or(tables.flush_count);
+    tables.count_max = args.tables_max.unwrap_or(tables.count_max);
     options.buffer.levels = args.levels.unwrap_or(options.buffer.levels);
     if let Some(workers) = args.workers {
         options.background.workers = Workers::Threads(usize::from(workers));
@@ -216,6 +219,8 @@ fn check_options_of_buffer(buffer: Option<&str>, args: &BenchArgs) -> Result<(),
         ("--hints", Some("matrix"), args.hints.is_some()),
         ("--columns", Some("matrix"), args.columns.is_some()),
         ("--flattened", Some("matrix"), args.flattened.is_some()),
+        ("--flush-count", Some("tables"), args.flush_count.is_some()),
+        ("--tables-max", Some("tables"), args.tables_max.is_some()),
         ("--level0", None, args.level0.is_some()),
         ("--level0-size", None, args.level0_size.is_some()),
     ];

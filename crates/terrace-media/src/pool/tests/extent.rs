@@ -331,3 +331,29 @@ fn an_extent_keeps_its_pool() {
     claim.store(0, 5);
     assert_eq!(claim.region().bytes(claim.off(), 1), Some(&[5][..]));
 }
+
+/// An extent gives back whole granules behind the bytes that it keeps, once, and the rest when it
+/// is dropped.
+#[test]
+fn shortened_extents_give_back_the_rest() {
+    let pool = Pool::create(config()).expect("a pool");
+    let before = pool.usage().allocated;
+    let extent = pool.alloc(10 * GRANULE).expect("space");
+    extent.claim(0, 8).expect("inside").write(0, b"contents");
+    for (kept, granules) in [
+        (20 * GRANULE, 10),
+        (3 * GRANULE - 7, 3),
+        (GRANULE, 1),
+        (0, 1),
+    ] {
+        extent.shorten(kept);
+        assert_eq!(extent.len(), granules * GRANULE);
+        assert_eq!(pool.usage().allocated - before, granules * GRANULE);
+    }
+    assert!(extent.claim(GRANULE, 1).is_none());
+    let other = pool.alloc(2 * GRANULE).expect("space");
+    assert_eq!(other.off(), extent.off() + GRANULE, "the rest is free");
+    assert_eq!(pool.region().bytes(extent.off(), 8), Some(&b"contents"[..]));
+    drop((extent, other));
+    assert_eq!(pool.usage().allocated, before);
+}

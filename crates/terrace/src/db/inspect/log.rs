@@ -217,8 +217,7 @@ fn walk<E: From<Error>>(
 }
 
 fn entries<'a>(view: &RecordView<'a>) -> Result<Vec<Entry<'a>>> {
-    let numbered = (view.first_seq..).zip(view.entries());
-    numbered
+    view.entries()
         .map(|(seq, entry)| Ok(shown(seq, &entry?, view.offset)))
         .collect()
 }

@@ -427,7 +427,7 @@ impl FoundLog {
 }
 
 fn behind(view: &RecordView<'_>) -> SeqNo {
-    view.first_seq + SeqNo::from(view.entry_count)
+    view.seq_end()
 }
 
 /// Takes the trusted records of all logs.
@@ -442,7 +442,8 @@ pub(super) fn take_logs(
     findings: &mut Findings,
     watch: Watch<'_>,
 ) -> Result<()> {
-    logs.sort_by_key(|log| log.id);
+    // By age: that of an ingest is made after the log of the writes that follow it.
+    logs.sort_by_key(|log| (log.seqs.map_or(SeqNo::MAX, |seqs| seqs.0), log.id));
     for at in 0..logs.len() {
         let later = &logs[at + 1..];
         let first_later = later.iter().filter_map(|log| log.seqs).map(|s| s.0).min();
@@ -506,7 +507,7 @@ fn take_log(
         if stranded && cut.is_none_or(|cut| view.offset > cut) {
             return Ok(());
         }
-        for (seq, entry) in (view.first_seq..).zip(view.entries()) {
+        for (seq, entry) in view.entries() {
             let taken = entry
                 .map_err(Error::from)
                 .and_then(|entry| gathered.take_raw(&entry, seq, view.offset));

@@ -135,9 +135,14 @@ impl Options {
     }
 
     /// Returns how many memtables may be in memory: the active one, the spare, those that wait for
-    /// their flush, and as many that readers of older views hold.
+    /// their flush, and as many that readers of older views hold. Where tables of the buffer are
+    /// memtables, these too.
     pub(crate) fn memtables_max(&self) -> u64 {
-        2 * (self.front.sealed_count_max as u64 + 2)
+        let usual = 2 * (self.front.sealed_count_max as u64 + 2);
+        match self.design_of_new().keeps_tables_in_logs() {
+            true => usual.max(self.buffer.tables.count_max as u64 + 4),
+            false => usual,
+        }
     }
 }
 

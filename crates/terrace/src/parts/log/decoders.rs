@@ -136,12 +136,12 @@ fn mend_record(rest: &mut [u8], position: u64) -> Option<usize> {
     Some(end.next_multiple_of(RECORD_ALIGN))
 }
 
-/// The first number and the entries of a record.
-type Batch = (u64, Vec<(u8, u32, Vec<u8>, Vec<u8>)>);
+/// The first number, the number after the last, and the entries of a record.
+type Batch = ((u64, u64), Vec<(u8, u32, Vec<u8>, Vec<u8>)>);
 
 fn batch(view: &RecordView<'_>) -> Result<Batch, DecodeError> {
     let mut entries = Vec::new();
-    for entry in view.entries() {
+    for (_, entry) in view.entries() {
         let entry = entry?;
         entries.push((
             entry.kind,
@@ -150,7 +150,7 @@ fn batch(view: &RecordView<'_>) -> Result<Batch, DecodeError> {
             entry.value.to_vec(),
         ));
     }
-    Ok((view.first_seq, entries))
+    Ok(((view.first_seq, view.seq_end()), entries))
 }
 
 fn run(bytes: &[u8]) -> Result<Seen, String> {

@@ -20,7 +20,7 @@
 //! |   4 |    4 | payload bytes | of the entries, a multiple of 8                             |
 //! |   8 |    8 | log id        | as in the header                                            |
 //! |  16 |    8 | first seq     | sequence number of the first entry; the others count up     |
-//! |  24 |    4 | entry count   |                                                             |
+//! |  24 |    4 | entry count   | in the high bit: whether all entries have the first number  |
 //! |  28 |    4 | unsettled     | units of 64 bytes right before this record that may be torn |
 //! |  32 |    n | entries       |                                                             |
 //!
@@ -55,6 +55,8 @@ pub(crate) const ENTRY_HEADER_BYTES: usize = 16;
 pub(crate) const RECORD_ALIGN: usize = 64;
 /// The length of the longest key that an entry can hold.
 pub(crate) const KEY_SIZE_MAX: usize = (1 << 24) - 1;
+/// The bit of an entry count that says that all entries have the first number.
+const ONE_NUMBER: u32 = 1 << 31;
 /// The maximum number of entry bytes in a record.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = (u32::MAX as usize) & !7;
 /// The end of the longest log: positions / 64 fit in 32 bits.
@@ -172,6 +174,8 @@ pub(crate) struct RecordHeader {
     pub(crate) log_id: u64,
     pub(crate) first_seq: u64,
     pub(crate) entry_count: u32,
+    /// Whether all entries have the first number, instead of counting up from it.
+    pub(crate) one_number: bool,
     pub(crate) unsettled: u32,
 }
 
@@ -183,11 +187,17 @@ impl RecordHeader {
         bytes[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.log_id.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.first_seq.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.entry_count.to_le_bytes());
+        let count = self.entry_count | if self.one_number { ONE_NUMBER } else { 0 };
+        bytes[24..28].copy_from_slice(&count.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.unsettled.to_le_bytes());
         let crc = record_checksum(&bytes, meta_crc, position);
         bytes[0..4].copy_from_slice(&crc.to_le_bytes());
         bytes
+    }
+
+    /// Returns the number of different sequence numbers.
+    pub(crate) fn numbers(&self) -> u64 {
+        numbers(self.entry_count, self.one_number)
     }
 
     /// Decodes a header; nothing in it is trusted until the checksum has been verified.
@@ -201,7 +211,8 @@ impl RecordHeader {
             payload_bytes: half(4),
             log_id: word(8),
             first_seq: word(16),
-            entry_count: half(24),
+            entry_count: half(24) & !ONE_NUMBER,
+            one_number: half(24) & ONE_NUMBER != 0,
             unsettled: half(28),
         }
     }
@@ -211,6 +222,14 @@ impl RecordHeader {
     pub(crate) fn settled(&self, position: u64) -> u64 {
         position.saturating_sub(u64::from(self.unsettled) * RECORD_ALIGN as u64)
     }
+}
+
+/// Returns the number of different sequence numbers of a record.
+pub(crate) fn numbers(entry_count: u32, one_number: bool) -> u64 {
+    u64::from(match one_number {
+        true => entry_count.min(1),
+        false => entry_count,
+    })
 }
 
 /// Computes the checksum of the record with the header bytes `header`.

@@ -63,6 +63,11 @@ impl Slot {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// Returns the offset in the log of the first byte of entries.
+    pub(crate) fn payload_at(&self) -> u64 {
+        self.at + layout::RECORD_HEADER_BYTES as u64
+    }
 }
 
 /// A record that is written and not settled yet.

@@ -6,7 +6,7 @@
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::parts::log::layout::{
     ENTRY_HEADER_BYTES, EntryHeader, KEY_SIZE_MAX, PAYLOAD_BYTES_MAX, RECORD_ALIGN,
-    RECORD_HEADER_BYTES, RecordHeader,
+    RECORD_HEADER_BYTES, RecordHeader, numbers,
 };
 use crate::parts::skiplist::NewNode;
 use crate::parts::skiplist::node::height_for;
@@ -44,13 +44,15 @@ impl<'a> LogEntry<'a> {
 }
 
 /// The entries of one record, encoded as they are pushed. Reused across batches.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Payload {
     /// Space for the record's header, followed by the entries.
     buffer: Vec<u8>,
     entry_count: u32,
     /// The crc32c of the headers and keys of all entries so far.
     meta_crc: u32,
+    /// Whether all entries get one number.
+    one_number: bool,
 }
 
 impl Default for Payload {
@@ -66,6 +68,15 @@ impl Payload {
             buffer: vec![0; RECORD_HEADER_BYTES],
             entry_count: 0,
             meta_crc: 0,
+            one_number: false,
+        }
+    }
+
+    /// Gives all entries the same number.
+    pub(crate) fn with_one_number(self) -> Payload {
+        Payload {
+            one_number: true,
+            ..self
         }
     }
 
@@ -156,6 +167,7 @@ impl Payload {
             log_id,
             first_seq,
             entry_count: self.entry_count,
+            one_number: self.one_number,
             unsettled,
         };
         let header = header.encode(self.meta_crc, position);
@@ -240,9 +252,10 @@ impl<'a> Iterator for Entries<'a> {
 /// A record found by replay, with its checksums verified.
 #[derive(Debug)]
 pub(crate) struct RecordView<'a> {
-    /// The sequence number of the first entry; the others count up from it.
+    /// The sequence number of the first entry; the others count up from it, or have it too.
     pub(crate) first_seq: u64,
     pub(crate) entry_count: u32,
+    one_number: bool,
     /// The record's offset in the pool or the file.
     pub(crate) offset: u64,
     payload: &'a [u8],
@@ -259,10 +272,22 @@ impl<'a> RecordView<'a> {
         record_bytes(self.payload.len())
     }
 
-    /// Returns the entries in the order of their sequence numbers.
-    pub(crate) fn entries(&self) -> Entries<'a> {
+    /// Returns the number after the last.
+    pub(crate) fn seq_end(&self) -> SeqNo {
+        self.first_seq + numbers(self.entry_count, self.one_number)
+    }
+
+    /// Returns the entries in the order in which they were written, with their numbers.
+    pub(crate) fn entries(
+        &self,
+    ) -> impl Iterator<Item = (SeqNo, Result<LogEntry<'a>, DecodeError>)> + use<'a> {
         let base = self.offset + RECORD_HEADER_BYTES as u64;
-        Entries::new(base, self.payload, self.entry_count)
+        let step = SeqNo::from(!self.one_number);
+        let (first, entries) = (self.first_seq, self.entry_count);
+        let entries = Entries::new(base, self.payload, entries);
+        (0..)
+            .zip(entries)
+            .map(move |(at, entry)| (first + at * step, entry))
     }
 }
 
@@ -328,7 +353,7 @@ pub(crate) fn judge<'a>(
         return Verdict::Bad(DecodeError::new("log record", offset, expected, found));
     }
     // Readers of the entries count up from the first number.
-    let last = header.first_seq.checked_add(u64::from(header.entry_count));
+    let last = header.first_seq.checked_add(header.numbers());
     if last.is_none_or(|last| last > SEQ_MAX + 1) {
         let found = header.first_seq.to_string();
         let expected = "sequence numbers of 56 bits";
@@ -339,6 +364,7 @@ pub(crate) fn judge<'a>(
         None => Verdict::Whole(RecordView {
             first_seq: header.first_seq,
             entry_count: header.entry_count,
+            one_number: header.one_number,
             offset,
             payload,
         }),

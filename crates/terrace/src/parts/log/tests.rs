@@ -94,7 +94,7 @@ fn pool() -> Pool {
 fn collect(into: &mut Vec<Batch>) -> impl FnMut(super::RecordView<'_>) -> Result<(), Failure> {
     |record| {
         let mut entries = Vec::new();
-        for entry in record.entries() {
+        for (_, entry) in record.entries() {
             let e = entry.map_err(Failure::Damage)?;
             assert_eq!(e.value_crc, crc32c::crc32c(e.value));
             entries.push((e.kind, e.keyspace, e.key.to_vec(), e.value.to_vec()));
@@ -512,5 +512,53 @@ fn impossible_sequence_numbers_are_refused() {
         let len = RECORD_HEADER_BYTES + header.payload_bytes as usize;
         let judged = judge(&header, &record[..len], 0, at);
         assert_eq!(matches!(judged, Verdict::Whole(_)), whole, "{first_seq:#x}");
+    }
+}
+
+/// The entries of a record have the numbers that the writer has chosen: consecutive ones, or all
+/// the same. The largest number is not exceeded by the one or the other.
+#[test]
+fn entries_count_up_or_share_a_number() {
+    let pool = pool();
+    for (one, first, expected) in [
+        (false, 7, vec![7, 8, 9]),
+        (true, 7, vec![7, 7, 7]),
+        (true, SEQ_MAX, vec![SEQ_MAX; 3]),
+    ] {
+        let extent = pool.alloc(4096).unwrap();
+        let log = PoolLog::create(Arc::clone(&extent), (DB, 7), Medium::Dram).unwrap();
+        let mut payload = Payload::new();
+        for key in [b"a", b"b", b"c"] {
+            payload.push(1, 0, key, b"value");
+        }
+        if one {
+            payload = payload.with_one_number();
+        }
+        let slot = log.reserve(payload.len_bytes()).unwrap();
+        let payload_at = extent.off() + slot.payload_at();
+        log.append(slot, first, &mut payload).unwrap();
+        let at: Vec<u64> = payload
+            .iter()
+            .map(|entry| payload_at + entry.value_at)
+            .collect();
+        let (mut numbers, mut places) = (Vec::new(), Vec::new());
+        let of = LogOf {
+            db: DB,
+            id: 7,
+            end: None,
+            from: None,
+        };
+        let end = replay_pool(pool.region(), extent.span(), of, &mut |record| {
+            assert_eq!(record.seq_end(), expected[2] + 1);
+            for (seq, entry) in record.entries() {
+                let entry = entry.map_err(Failure::Damage)?;
+                numbers.push(seq);
+                places.push(entry.value_at);
+                assert_eq!(pool.region().bytes(entry.value_at, 5), Some(&b"value"[..]));
+            }
+            Ok::<(), Failure>(())
+        });
+        assert_eq!((end.unwrap().records, numbers), (1, expected));
+        assert_eq!(places, at, "a writer knows where its values are");
     }
 }

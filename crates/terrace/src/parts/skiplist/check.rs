@@ -4,7 +4,7 @@ use std::cmp::Ordering as Order;
 
 use super::SkipList;
 use super::layout::HEIGHT_MAX;
-use super::node::Node;
+use super::node::{DENSE_LEVELS, Node};
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
@@ -156,7 +156,11 @@ impl SkipList {
             }
             if count >= SAMPLE || level == 0 {
                 // A level has 2^-1.5 times the nodes of the one below; see `height_for`.
-                return Ok(count << (3 * level / 2));
+                let left_out = match self.is_dense && level > 1 {
+                    true => usize::from(DENSE_LEVELS),
+                    false => 0,
+                };
+                return Ok(count << (3 * (level + left_out) / 2));
             }
         }
         Ok(0)

@@ -44,6 +44,9 @@ pub(crate) struct SkipList {
     head: u64,
     /// The starting points of searches in a memtable. Lists in the pool do not use search hints.
     search_hints: Option<Arc<SearchHints>>,
+    /// Whether these have all nodes, and levels above the first have fewer: searches descend only
+    /// where search hints do not help.
+    is_dense: bool,
 }
 
 impl SkipList {
@@ -53,6 +56,7 @@ impl SkipList {
             region,
             head,
             search_hints: None,
+            is_dense: false,
         }
     }
 
@@ -61,6 +65,12 @@ impl SkipList {
     pub(crate) fn with_search_hints(mut self, mut search_hints: SearchHints) -> SkipList {
         search_hints.reset(self.region.origin());
         self.search_hints = Some(Arc::new(search_hints));
+        self
+    }
+
+    /// Lets search hints have all nodes, whose heights `dense_height` determines.
+    pub(crate) fn dense(mut self) -> SkipList {
+        self.is_dense = true;
         self
     }
 

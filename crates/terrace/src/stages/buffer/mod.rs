@@ -4,9 +4,11 @@
 //! |---|---|---|---|
 //! | `elastic` | skip lists on n levels, any number in a level | relinks nodes, copies nothing | MioDB, 4.1-4.3, 4.5, 4.6 |
 //! | `matrix` | rows with arrays | none; drains in columns of keys | MatrixKV, 3 |
+//! | `tables` | sealed memtables over their logs | none; all that are due drain together | FlatLSM, 4.3 |
 
 pub(crate) mod elastic;
 pub(crate) mod matrix;
+pub(crate) mod tables;
 
 use crate::error::Result;
 use crate::metrics::Metrics;
@@ -19,6 +21,16 @@ use super::job::Job;
 use super::need::Urgency;
 use super::sealed::Sealed;
 use super::source::Sources;
+
+/// The tables of a buffer that limits their number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TablesMax {
+    /// The bytes of memtables and tables from which writers are slowed, and at which they stop.
+    pub(crate) slow_bytes: u64,
+    pub(crate) stop_bytes: u64,
+    /// The maximum number of both together.
+    pub(crate) count: usize,
+}
 
 /// Stage 2: sorted tables in the pool.
 pub(crate) trait Buffer: Send + Sync {
@@ -36,6 +48,10 @@ pub(crate) trait Buffer: Send + Sync {
     /// memtable has from the start.
     fn flush_bytes(&self) -> u64 {
         0
+    }
+    /// Returns the limits of its tables; `None` if only the space of the pool limits them.
+    fn tables_max(&self) -> Option<TablesMax> {
+        None
     }
     /// Makes a table of the entries of `batch`, whose keys ascend, all with the number `seq`. No
     /// log has them, and they become visible when the completion of the job is applied. The space

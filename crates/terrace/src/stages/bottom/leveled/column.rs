@@ -13,16 +13,20 @@
 //!
 //! While a column is merged, level 0 stays where it is: an ingest may bring it keys that lie
 //! between the tables that the column has.
+//!
+//! The drains of other buffers take all keys at once (`Merging::Whole`). Such a drain takes the
+//! whole level, so it waits for every job that has a table there, one after another. On a full disk
+//! it becomes a run of level 0 instead: it cannot be narrower, and compactions of level 0 can.
 
 use std::sync::Arc;
 
 use super::source::RunCursor;
 use super::version::{Run, Table, Version};
-use super::{Busy, Inner, Leveled, pick};
+use super::{Busy, Inner, Leveled, Numbers, pick};
 use crate::error::Result;
 use crate::parts::iter::Cursor as _;
-use crate::parts::key::{KeyRange, Place, Target};
-use crate::parts::ranges::Key;
+use crate::parts::key::{KeyRange, Place};
+use crate::parts::ranges::{Key, RangeDelete};
 use crate::stages::{Columns, Drain, Rows};
 
 /// The least and the greatest bytes of a column, tables of the first level included.
@@ -30,6 +34,42 @@ use crate::stages::{Columns, Drain, Rows};
 pub(crate) struct ColumnBytes {
     pub(crate) least: u64,
     pub(crate) most: u64,
+}
+
+/// How drains are merged with the first level.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Merging {
+    /// In columns of these sizes.
+    Columns(ColumnBytes),
+    /// All keys at once: the buffer cannot divide its tables.
+    Whole,
+}
+
+/// BOUND: the number of choices of a compaction in which a whole level is left to a drain that has
+/// waited for it. The thread that ends the last job of the level would otherwise begin the next one
+/// before another thread looks for the drain, again and again.
+const LOOKS_MAX: u32 = 64;
+
+/// The keys of a drain that waits for a table.
+pub(super) struct Awaited {
+    pub(super) keys: KeyRange,
+    /// The number of the table.
+    number: u64,
+    /// The number of choices in which the keys are left to the drain once the table is free.
+    looks: u32,
+}
+
+impl Awaited {
+    /// Returns whether compactions of the level leave the keys to the drain. Called once for each
+    /// choice of a compaction.
+    pub(super) fn holds(&mut self, busy: &Numbers) -> bool {
+        if busy.contains(&self.number) {
+            return true;
+        }
+        let left = self.looks.checked_sub(1);
+        self.looks = left.unwrap_or(0);
+        left.is_some()
+    }
 }
 
 /// BOUND: about how many columns a full container has at most, and how many at least. In the paper
@@ -80,8 +120,10 @@ fn sized(from: Option<&Place>, to: Option<Place>, rows: &dyn Rows) -> Result<(Ke
 
 impl Columns for Leveled {
     fn next(&self, from: Option<&Place>, rows: &dyn Rows) -> Result<Option<KeyRange>> {
-        let Some(bounds) = self.inner.columns else {
-            return Ok(sized(from, None, rows)?.0.into());
+        let bounds = match self.inner.merging {
+            Some(Merging::Columns(bounds)) => bounds,
+            Some(Merging::Whole) => return Ok(self.whole(from)),
+            None => return Ok(sized(from, None, rows)?.0.into()),
         };
         let (mut busy, version) = self.inner.choosing();
         let keys = self.column(bounds, from, rows, &version, &mut busy)?;
@@ -94,6 +136,28 @@ impl Columns for Leveled {
 }
 
 impl Leveled {
+    /// Returns all keys from `from` on, or `None` while a table of the first level is busy.
+    fn whole(&self, from: Option<&Place>) -> Option<KeyRange> {
+        let keys = KeyRange {
+            from: from.cloned(),
+            to: None,
+        };
+        let (mut busy, version) = self.inner.choosing();
+        let joins_level0 = !version.runs.is_empty() || self.inner.shared.reserve.is_tight();
+        let (base, _) = pick::targets(&version, &self.inner.store.options);
+        let mut tables = version.level(base).tables.iter().map(Table::number);
+        let number = match joins_level0 {
+            true => None,
+            false => tables.find(|number| busy.numbers.contains(number)),
+        };
+        busy.awaited = number.map(|number| Awaited {
+            keys: keys.clone(),
+            number,
+            looks: LOOKS_MAX,
+        });
+        number.is_none().then_some(keys)
+    }
+
     /// Returns the keys of a column, or `None` while its first table is busy.
     fn column(
         &self,
@@ -137,7 +201,11 @@ impl Leveled {
                         from: from.cloned(),
                         to: None,
                     };
-                    busy.awaited = Some((keys, table.number()));
+                    busy.awaited = Some(Awaited {
+                        keys,
+                        number: table.number(),
+                        looks: 0,
+                    });
                     return Ok(None);
                 }
                 break;
@@ -167,21 +235,22 @@ impl Leveled {
     }
 }
 
-/// The tables of the first level that a column is merged with, while it has them.
+/// The tables of the first level that a drain is merged with, while it has them.
 pub(super) struct Lower {
     inner: Arc<Inner>,
     pub(super) level: u32,
     pub(super) tables: Arc<Run>,
-    pub(super) cursor: RunCursor,
 }
 
 impl Lower {
-    /// Takes the tables that a column overlaps. `Not` if the column has to become a run of level 0:
-    /// since there are others, or since it has no entries, so that merging would rewrite tables for
-    /// its range deletes or for nothing.
+    /// Takes the tables that a drain overlaps. `Not` if it has to become a run of level 0: since
+    /// there are others, or since it has no entries, so that merging would rewrite tables for its
+    /// range deletes or for nothing, or since a full disk has no space for a merge of everything.
     pub(super) fn take(inner: &Arc<Inner>, drain: &mut Drain) -> Result<Taken> {
-        if inner.columns.is_none() {
-            return Ok(Taken::Not);
+        match inner.merging {
+            Some(Merging::Columns(_)) => {}
+            Some(Merging::Whole) if !inner.shared.reserve.is_tight() => {}
+            _ => return Ok(Taken::Not),
         }
         drain.start()?;
         if drain.entry()?.is_none() {
@@ -200,19 +269,25 @@ impl Lower {
         }
         busy.numbers.extend(tables.iter().map(Table::number));
         busy.has_column = true;
-        let ahead = inner.shared.memory.limits.job_ahead_bytes;
-        let tables = Arc::new(Run::of(tables));
-        Ok(Taken::Tables(Box::new(Lower {
+        Ok(Taken::Tables(Lower {
             inner: Arc::clone(inner),
             level: base as u32,
-            cursor: RunCursor::new(Arc::clone(&tables), false).read_ahead(ahead),
-            tables,
-        })))
+            tables: Arc::new(Run::of(tables)),
+        }))
     }
 
-    /// Goes to the first entry.
-    pub(super) fn start(&mut self) -> Result<()> {
-        self.cursor.seek(&Target::first_of(0, &[]))
+    /// Returns a cursor at the first entry of a range.
+    pub(super) fn cursor(&self, keys: &KeyRange) -> Result<RunCursor> {
+        let ahead = self.inner.shared.memory.limits.job_ahead_bytes;
+        let mut cursor = RunCursor::new(Arc::clone(&self.tables), false).read_ahead(ahead);
+        cursor.seek(&keys.start())?;
+        Ok(cursor)
+    }
+
+    /// Returns the range deletes of the tables.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = RangeDelete> {
+        let tables = self.tables.tables.iter();
+        tables.flat_map(|table| table.ranges.iter().cloned())
     }
 
     /// Returns the numbers of the tables.
@@ -232,9 +307,9 @@ impl Drop for Lower {
     }
 }
 
-/// The tables of a column.
+/// The tables of a drain.
 pub(super) enum Taken {
-    Tables(Box<Lower>),
+    Tables(Lower),
     Not,
     /// A job has one of them.
     Busy,

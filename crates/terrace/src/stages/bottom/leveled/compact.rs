@@ -117,10 +117,7 @@ impl Plan {
 
     /// Returns the number of parts that justify one partly filled file each.
     fn part_count(&self) -> usize {
-        let options = &self.inner.store.options;
-        let bytes: u64 = self.compaction.tables().map(|t| t.meta.bytes).sum();
-        let worth = usize::try_from(bytes / options.table_bytes).unwrap_or(usize::MAX);
-        worth.clamp(1, options.subcompactions_max)
+        split::part_count(self.compaction.bytes(), &self.inner.store.options)
     }
 
     fn cursor(&self, keys: &KeyRange) -> Result<MergeCursor> {

@@ -1,21 +1,27 @@
-//! The drain: a sorted stream becomes a run of level 0, or is merged with tables of the first level
-//! if it is a column.
+//! The drain on one thread: a sorted stream becomes a run of level 0, or is merged with tables of
+//! the first level. Large ones of the second kind are divided (drain_parts.rs).
 //!
 //! CRASH: tables that no edit names are removed when the database is opened; the drain restarts.
 
 use std::sync::Arc;
 
 use super::Inner;
-use super::column::Lower;
+use super::column::{Lower, Merging};
 use super::hidden::{Hidden, Progress};
 use super::output::Output;
+use super::source::RunCursor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Workers;
-use crate::parts::iter::{Cursor as _, EntryView};
+use crate::parts::iter::{Cursor as _, EntryView, MergeCursor};
+use crate::parts::key::{KeyRange, Place};
 use crate::parts::manifest::Change;
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
+use crate::parts::ranges::{Applicable, RangeDelete};
 use crate::parts::sstable::TABLE_FILE;
-use crate::stages::{Completion, Drain, Job, JobCounter, JobKind, PendingFree, Step, retired};
-use crate::types::key_hash;
+use crate::stages::{
+    Completion, Drain, Job, JobCounter, JobKind, NewerVersions, PendingFree, Step, retired,
+};
+use crate::types::{SeqNo, key_hash};
 
 /// After this many tries on a full disk a job returns its sources, so that the next one is chosen
 /// by the state at that time. Not less than the number of refusals that the engine counts before it
@@ -31,8 +37,9 @@ pub(super) struct DrainJob {
     inner: Arc<Inner>,
     drain: Option<Drain>,
     run: u64,
-    /// The tables of the first level that it is merged with.
+    /// The tables of the first level that it is merged with, and the place in them.
     lower: Option<Lower>,
+    below: Option<RunCursor>,
     /// `None` until all entries are in place: the snapshots are read only then.
     output: Option<Output>,
     /// The pending free of the drain, once its entries are written. It ends with the job, when the
@@ -66,6 +73,7 @@ impl DrainJob {
             drain: Some(drain),
             run,
             lower,
+            below: None,
             output: None,
             pending_free: PendingFree::default(),
             finished: false,
@@ -82,83 +90,38 @@ impl DrainJob {
             drain.start()?;
             drain.pending_free.restart();
             ranges = drain.range_deletes()?;
-            if let Some(lower) = &mut self.lower {
-                lower.start()?;
-                let tables = lower.tables.tables.iter();
-                ranges.extend(tables.flat_map(|table| table.ranges.iter().cloned()));
+            if let Some(lower) = &self.lower {
+                self.below = Some(lower.cursor(&KeyRange::default())?);
+                ranges.extend(lower.ranges());
             }
         }
         // The snapshots are read now and not earlier, so that they include one taken just before a
         // recent write.
-        let durable = drain.durable.max(self.inner.shared.ranges.durable());
-        let begin = || {
-            let live = &self.inner.shared.ranges;
-            let hides = live.applicable(durable, self.inner.version().ranges.clone());
-            let hides = hides.into_iter().collect();
-            if let Some(lower) = &self.lower {
-                let cuts = [&drain.keys.from, &drain.keys.to].into_iter().flatten();
-                let output = Output::new(&self.inner, (lower.level, 0), ranges, hides);
-                return output.cut_at(&cuts.cloned().collect());
+        let begin = || match &self.lower {
+            Some(lower) => merged(&self.inner, lower, drain.durable, &drain.keys, ranges),
+            None => {
+                let hides = hides(&self.inner, drain.durable);
+                let mut output = Output::new(&self.inner, (0, self.run), ranges, hides);
+                if self.inner.shared.pool_outlives() {
+                    output.lend_to_deletes();
+                }
+                output
             }
-            let mut output = Output::new(&self.inner, (0, self.run), ranges, hides);
-            if self.inner.shared.pool_outlives() {
-                output.lend_to_deletes();
-            }
-            output
         };
         let output = self.output.get_or_insert_with(begin);
-        let (mut entries, mut bytes, mut steps) = (0u32, 0, 0);
-        let done = loop {
-            // The range deletes follow all other entries, and are written with the tables.
-            let above = drain.entry()?;
-            let below = match &self.lower {
-                Some(lower) => lower.cursor.entry()?,
-                None => None,
-            };
-            let is_below = match (&above, &below) {
-                (Some(above), Some(below)) => follows(above, below),
-                (above, _) => above.is_none(),
-            };
-            let Some(entry) = (if is_below { below } else { above }) else {
-                output.close_table(None)?;
-                break true;
-            };
-            if !output.same_key(&entry) {
-                if let Some((keyspace, key)) = output.cut_before(&entry) {
-                    output.close_table(Some((keyspace, &key)))?;
-                    break false;
-                }
-                if output.is_full() {
-                    output.close_table(Some((entry.keyspace, entry.key)))?;
-                    break false;
-                }
-                if steps >= STEP_ENTRIES || bytes >= STEP_BYTES {
-                    break false;
-                }
-            }
-            steps += 1;
-            if is_below {
-                if let Some(lower) = &self.lower {
-                    bytes += output.offer(&entry, lower.cursor.stored()?)?;
-                }
-                if let Some(lower) = &mut self.lower {
-                    lower.cursor.advance()?;
-                }
-                continue;
-            }
-            // A version that a newer table hides would be written only to be dropped.
-            let hash = key_hash(entry.keyspace, entry.key);
-            let newer = drain.newest(entry.keyspace, entry.key, hash)?;
-            if !output.is_superseded(newer, entry.seq) {
-                bytes += output.offer(&entry, drain.cursor.stored()?)?;
-            }
-            entries += 1;
-            drain.advance()?;
+        let mut merge = Merge {
+            above: &mut drain.cursor,
+            keys: &drain.keys,
+            newer: drain.newer.as_deref(),
+            below: self.below.as_mut(),
+            below_to: None,
         };
+        let (done, entries) = merge.step(output)?;
+        drain.count.passed += entries;
         if done {
             drain.finish()?;
         }
-        drain.pending_free.pass(u64::from(entries));
+        drain.pending_free.pass(entries);
         Ok(done)
     }
 
@@ -205,10 +168,161 @@ impl DrainJob {
     }
 }
 
+/// Returns the range deletes that may hide entries of a drain, given the number up to which those
+/// of the buffer are durable.
+fn hides(inner: &Inner, durable: SeqNo) -> Vec<Applicable> {
+    let live = &inner.shared.ranges;
+    let durable = durable.max(live.durable());
+    let hides = live.applicable(durable, inner.version().ranges.clone());
+    hides.into_iter().collect()
+}
+
+/// Creates the output of a drain that is merged with the first level. `ranges` are the range
+/// deletes of both. No table reaches over the ends of a column's keys.
+pub(super) fn merged(
+    inner: &Arc<Inner>,
+    lower: &Lower,
+    durable: SeqNo,
+    keys: &KeyRange,
+    ranges: Vec<RangeDelete>,
+) -> Output {
+    let output = Output::new(inner, (lower.level, 0), ranges, hides(inner, durable));
+    if let Some(Merging::Whole) = inner.merging {
+        return output;
+    }
+    let cuts = [&keys.from, &keys.to].into_iter().flatten();
+    output.cut_at(&cuts.cloned().collect())
+}
+
+/// The merge of the entries of a drain with those below.
+pub(super) struct Merge<'a> {
+    /// The entries of the drain.
+    pub(super) above: &'a mut MergeCursor,
+    /// The keys that are drained.
+    pub(super) keys: &'a KeyRange,
+    pub(super) newer: Option<&'a dyn NewerVersions>,
+    pub(super) below: Option<&'a mut RunCursor>,
+    /// The exclusive end of the entries below.
+    pub(super) below_to: Option<&'a Place>,
+}
+
+impl Merge<'_> {
+    /// Merges for one step. Returns whether everything is merged and the last table closed, and how
+    /// many entries of the drain were passed. The range deletes follow all other entries, and are
+    /// written with the tables.
+    pub(super) fn step(&mut self, output: &mut Output) -> Result<(bool, u64)> {
+        let (mut entries, mut bytes, mut steps) = (0, 0, 0);
+        loop {
+            let above = self.above.entry()?.filter(|entry| {
+                entry.keyspace < RANGE_DELETE_BIT
+                    && !self.keys.ends_before(entry.keyspace, entry.key)
+            });
+            let below = match &self.below {
+                Some(below) => below.entry()?,
+                None => None,
+            };
+            let is_left = |entry: &EntryView<'_>| {
+                let to = self.below_to.map(|(keyspace, key)| (*keyspace, &key[..]));
+                to.is_none_or(|to| (entry.keyspace, entry.key) < to)
+            };
+            let below = below.filter(is_left);
+            let is_below = match (&above, &below) {
+                (Some(above), Some(below)) => follows(above, below),
+                (above, _) => above.is_none(),
+            };
+            let Some(entry) = (if is_below { below } else { above }) else {
+                output.close_table(None)?;
+                return Ok((true, entries));
+            };
+            if !output.same_key(&entry) {
+                if let Some((keyspace, key)) = output.cut_before(&entry) {
+                    output.close_table(Some((keyspace, &key)))?;
+                    return Ok((false, entries));
+                }
+                if output.is_full() {
+                    output.close_table(Some((entry.keyspace, entry.key)))?;
+                    return Ok((false, entries));
+                }
+                if steps >= STEP_ENTRIES || bytes >= STEP_BYTES {
+                    return Ok((false, entries));
+                }
+            }
+            steps += 1;
+            if is_below {
+                if let Some(below) = &self.below {
+                    bytes += output.offer(&entry, below.stored()?)?;
+                }
+                if let Some(below) = &mut self.below {
+                    below.advance()?;
+                }
+                continue;
+            }
+            // A version that a newer table hides would be written only to be dropped.
+            let newer = match self.newer {
+                Some(newer) => {
+                    let hash = key_hash(entry.keyspace, entry.key);
+                    newer.newest(entry.keyspace, entry.key, hash)?
+                }
+                None => None,
+            };
+            if !output.is_superseded(newer, entry.seq) {
+                bytes += output.offer(&entry, self.above.stored()?)?;
+            }
+            entries += 1;
+            self.above.advance()?;
+        }
+    }
+}
+
 /// Returns whether an entry of a drain comes after one of the tables below it.
 fn follows(above: &EntryView<'_>, below: &EntryView<'_>) -> bool {
     // Versions of one key are newer above.
     (below.keyspace, below.key) < (above.keyspace, above.key)
+}
+
+/// Returns the end of a drain: one edit with its entries in files, and without its tables and those
+/// that it was merged with.
+pub(super) fn completion(
+    inner: &Arc<Inner>,
+    drain: Drain,
+    lower: Option<&Lower>,
+    outputs: impl IntoIterator<Item = Output>,
+) -> (Completion, PendingFree) {
+    let removed = lower.map(Lower::numbers).unwrap_or_default();
+    let (mut entries, mut edit) = (0, drain.edit);
+    let (mut tables, mut values) = (Vec::new(), Vec::new());
+    for mut output in outputs {
+        entries += output.entries();
+        let written = output.finish();
+        tables.extend(written.tables);
+        values.extend(written.values);
+        edit.changes.extend(written.changes);
+    }
+    edit.changes
+        .extend(removed.iter().map(|&id| Change::Removed {
+            owner: &TABLE_FILE,
+            id,
+        }));
+    // The entries of the logs are in named files from this edit on.
+    edit.changes.extend(retired(&drain.logs));
+    let settled = drain.settles.then_some(drain.seq_last);
+    let (inner, forget) = (Arc::clone(inner), drain.forget);
+    let completion = Completion {
+        edit,
+        apply: Box::new(move || {
+            inner.install(&removed, &tables, &values);
+            forget();
+            inner.busy.lock().parts_refused = false;
+            // Not before the entries that they cover are forgotten above.
+            let shared = &inner.shared;
+            if let Some(seq) = settled {
+                shared.ranges.trim(seq, &shared.readable());
+            }
+        }),
+        garbage: Vec::new(),
+        entries,
+    };
+    (completion, drain.pending_free)
 }
 
 /// A drain that another job leaves no table for. It is put back.
@@ -227,13 +341,17 @@ impl Job for PutBack {
     }
 }
 
-/// Ends the job and puts its drain back. A smaller drain may fit, or newer tables may hide more of
-/// it by then.
-fn give_back(mut drain: Drain, completion: Completion) -> Step {
+/// Ends the job and puts its drain back.
+fn give_back(drain: Drain, completion: Completion) -> Step {
+    put_back(drain);
+    Step::Done(completion)
+}
+
+/// Puts a drain back. A smaller one may fit, or newer tables may hide more of it by then.
+pub(super) fn put_back(mut drain: Drain) {
     let put_back = drain.put_back.take();
     drop(drain);
     put_back.into_iter().for_each(|put_back| put_back());
-    Step::Done(completion)
 }
 
 impl Job for DrainJob {
@@ -291,37 +409,10 @@ impl Job for DrainJob {
             }
             Err(e) => return Err(e),
         }
-        let (entries, written) = match &mut self.output {
-            Some(output) => (output.entries(), output.finish()),
-            None => Default::default(),
-        };
-        let inner = Arc::clone(&self.inner);
-        self.pending_free = drain.pending_free;
-        let mut edit = drain.edit;
-        edit.changes.extend(written.changes);
-        let removed = self.lower.as_ref().map(Lower::numbers).unwrap_or_default();
-        edit.changes
-            .extend(removed.iter().map(|&id| Change::Removed {
-                owner: &TABLE_FILE,
-                id,
-            }));
-        // The entries of the logs are in named files from this edit on.
-        edit.changes.extend(retired(&drain.logs));
-        let settled = drain.settles.then_some(drain.seq_last);
-        let forget = drain.forget;
-        Ok(Step::Done(Completion {
-            edit,
-            apply: Box::new(move || {
-                inner.install(&removed, &written.tables, &written.values);
-                forget();
-                // Not before the entries that they cover are forgotten above.
-                let shared = &inner.shared;
-                if let Some(seq) = settled {
-                    shared.ranges.trim(seq, &shared.readable());
-                }
-            }),
-            garbage: Vec::new(),
-            entries,
-        }))
+        let outputs = self.output.take();
+        let (completion, pending_free) =
+            completion(&self.inner, drain, self.lower.as_ref(), outputs);
+        self.pending_free = pending_free;
+        Ok(Step::Done(completion))
     }
 }

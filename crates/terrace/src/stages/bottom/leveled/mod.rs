@@ -28,6 +28,7 @@ mod compact;
 mod compaction;
 mod delete_only;
 mod drain_job;
+mod drain_parts;
 mod garbage;
 mod hidden;
 mod ingest_writer;
@@ -60,7 +61,7 @@ use crate::error::Result;
 use crate::metrics::{FileLevelMetrics, Metrics, ValueFileMetrics};
 use crate::options::LeveledOptions;
 use crate::parts::cache::{FileCache, Pin};
-use crate::parts::key::{KeyRange, Place};
+use crate::parts::key::Place;
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Applicable, Fragments, RangeSet};
 use crate::parts::sstable::{CachedBlock, ReadMode, SsTable, SstCache, SstOptions};
@@ -72,8 +73,9 @@ use crate::stages::{
 };
 use crate::types::{Compression, DbId, SeqNo};
 
-pub(crate) use column::ColumnBytes;
-use column::Taken;
+use column::{Awaited, Taken};
+pub(crate) use column::{ColumnBytes, Merging};
+use drain_parts::{Division, DrainPart};
 use source::RunSource;
 use value_file::ValueHandle;
 use version::{Table, Version};
@@ -199,10 +201,13 @@ impl TableStore {
     }
 }
 
+/// Numbers of tables.
+type Numbers = HashSet<u64>;
+
 /// The tables that jobs work on.
 #[derive(Default)]
 struct Busy {
-    numbers: HashSet<u64>,
+    numbers: Numbers,
     /// For each level, the key after which its next compaction looks for a table.
     next: Vec<Option<(u32, Vec<u8>)>>,
     /// The state at the last search for tables that range deletes cover.
@@ -211,13 +216,16 @@ struct Busy {
     narrow: narrow::Narrow,
     /// Tables that a drain rewrites on a full disk.
     hidden: hidden::Candidates,
-    /// Whether a column is being merged with the first level. It has keys between the tables there
+    /// Whether a drain is being merged with the first level. It has keys between the tables there
     /// too, so nothing else may bring any down meanwhile.
     has_column: bool,
+    /// Whether the disk has refused a drain in parts. The next ones run on one thread, until one
+    /// has found space: parts take the space of several tables at a time.
+    parts_refused: bool,
     /// The place that the columns have reached; `None` if drains are not in columns.
     swept: Option<Place>,
-    /// The rest of the keys, from the start of a column that waits for a table, and its number.
-    awaited: Option<(KeyRange, u64)>,
+    /// The rest of the keys, from the start of a drain that waits for a table of the first level.
+    awaited: Option<Awaited>,
     /// Ranges that are to be moved down, while a caller waits for them.
     requests: Vec<Weak<RangeRequest>>,
 }
@@ -231,8 +239,8 @@ struct Inner {
     shared: Arc<Shared>,
     front: FrontShape,
     store: Arc<TableStore>,
-    /// The sizes of columns, if drains are merged with the first level.
-    columns: Option<ColumnBytes>,
+    /// How drains are merged with the first level, if they are.
+    merging: Option<Merging>,
     version: ArcSwap<Version>,
     /// LOCK: held briefly; never while a file is read.
     busy: Mutex<Busy>,
@@ -248,19 +256,12 @@ impl Inner {
         shared: Arc<Shared>,
         front: FrontShape,
         store: Arc<TableStore>,
-        columns: Option<ColumnBytes>,
+        merging: Option<Merging>,
         version: Version,
     ) -> Arc<Inner> {
         let busy = Busy {
-            numbers: HashSet::new(),
             next: vec![None; version.levels.len() + 1],
-            looked: delete_only::Looked::default(),
-            narrow: narrow::Narrow::default(),
-            hidden: hidden::Candidates::default(),
-            has_column: false,
-            swept: None,
-            awaited: None,
-            requests: Vec::new(),
+            ..Busy::default()
         };
         let names = store.charge_names(&version);
         Arc::new(Inner {
@@ -270,7 +271,7 @@ impl Inner {
             shared,
             front,
             store,
-            columns,
+            merging,
             version: ArcSwap::from_pointee(version),
             busy: Mutex::new(busy),
             installing: Mutex::new(names),
@@ -326,9 +327,12 @@ impl Inner {
         // get nothing back before all of a run is written.
         let options = &self.shared.options;
         let mut quarter = options.pool.size_bytes / 4;
-        if let Some(columns) = self.columns {
+        match self.merging {
             // Each column frees its space; about half of it is entries, the rest tables.
-            return quarter.min(columns.most / 2);
+            Some(Merging::Columns(columns)) => return quarter.min(columns.most / 2),
+            // The first level is rewritten for each drain, however little it brings.
+            Some(Merging::Whole) => return options.pool.size_bytes.max(options.table_bytes_max()),
+            None => {}
         }
         if options.pool.path.is_none() {
             quarter = quarter.min(self.front.log_bytes_max / 4);
@@ -364,14 +368,22 @@ impl Bottom for Leveled {
     }
 
     fn columns(&self) -> Option<&dyn Columns> {
-        self.inner.columns.is_some().then_some(self)
+        self.inner.merging.is_some().then_some(self)
     }
 
     fn drain_job(&self, mut drain: Drain) -> Result<Box<dyn Job>> {
-        let waits = self.need().stops();
+        // What cannot be put back, like the entries of a copy, is written at once.
+        let waits = drain.put_back.is_some() && self.need().stops();
         let lower = match column::Lower::take(&self.inner, &mut drain)? {
             Taken::Busy => return Ok(Box::new(drain_job::PutBack(Some(drain)))),
-            Taken::Tables(lower) => Some(*lower),
+            Taken::Tables(lower) if !waits => {
+                if let Some(division) = Division::of(&self.inner, &mut drain, &lower) {
+                    let whole = DrainPart::begin(&self.inner, drain, lower, division);
+                    return Ok(Box::new(whole));
+                }
+                Some(lower)
+            }
+            Taken::Tables(lower) => Some(lower),
             Taken::Not => None,
         };
         Ok(Box::new(drain_job::DrainJob::begin(

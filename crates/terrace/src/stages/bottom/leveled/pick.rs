@@ -7,13 +7,12 @@
 //! level sizes).
 
 use std::cell::LazyCell;
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
 use super::compaction::Compaction;
 use super::request::{self, Due};
 use super::version::{Table, Version};
-use super::{Busy, Inner, LeveledOptions};
+use super::{Busy, Inner, LeveledOptions, Numbers};
 use super::{level0, narrow, values};
 use crate::parts::expiry::Millis;
 use crate::parts::key::{KeyRange, Place};
@@ -140,12 +139,28 @@ impl Inner {
         let of_values = self.value_garbage(&version).score(urgency);
         // Asks the system, so only if a level is due.
         let is_full = LazyCell::new(|| self.shared.reserve.is_full());
-        // A table that is rewritten takes space before it frees a value file.
-        let mut values_left = of_values >= 1.0 && !self.shared.reserve.is_tight();
+        let holds = (busy.awaited.as_mut()).is_some_and(|awaited| awaited.holds(&busy.numbers));
+        // No rewriting of a table begins that a drain waits for.
+        let left: Numbers = match &busy.awaited {
+            Some(awaited) if holds => {
+                let tables = version.level(base).tables.iter();
+                let awaited = tables.filter(|table| table.is_in(&awaited.keys));
+                awaited.map(Table::number).collect()
+            }
+            _ => Numbers::new(),
+        };
+        let is_free = |numbers: &Numbers, table: &Table| {
+            let number = table.number();
+            !numbers.contains(&number) && !left.contains(&number)
+        };
+        // On a full disk the space of a value file is needed as soon as half of it is garbage.
+        let mut values_left = of_values >= 1.0 || self.shared.reserve.is_tight();
         for (score, level) in scores(&version, options, &targets, garbage) {
             if values_left && of_values > score {
                 values_left = false;
-                if let Some(compaction) = values::pick(self, &version, busy) {
+                if let Some(compaction) =
+                    values::pick(self, &version, &|t| is_free(&busy.numbers, t))
+                {
                     busy.numbers.extend(compaction.tables().map(Table::number));
                     return Some(compaction);
                 }
@@ -163,10 +178,8 @@ impl Inner {
                 0 => level0(busy),
                 _ => {
                     let swept = busy.swept.as_ref().filter(|_| level == base);
-                    let awaited = busy.awaited.as_ref();
-                    let awaited = awaited
-                        .filter(|(_, number)| level == base && busy.numbers.contains(number))
-                        .map(|(keys, _)| keys);
+                    let awaited = busy.awaited.as_ref().filter(|_| level == base && holds);
+                    let awaited = awaited.map(|awaited| &awaited.keys);
                     pick_table(&version, level, swept, awaited, busy)
                 }
             };
@@ -178,29 +191,34 @@ impl Inner {
                 return Some(compaction);
             }
         }
-        if values_left && let Some(compaction) = values::pick(self, &version, busy) {
+        if values_left
+            && let Some(compaction) = values::pick(self, &version, &|t| is_free(&busy.numbers, t))
+        {
             busy.numbers.extend(compaction.tables().map(Table::number));
             return Some(compaction);
         }
         let dropped = self.shared.dropped.all();
-        if let Some(compaction) = pick_dropped(&version, &dropped, &busy.numbers) {
+        if let Some(compaction) = pick_dropped(&version, &dropped, &|t| is_free(&busy.numbers, t)) {
             busy.numbers.insert(compaction.upper[0].tables[0].number());
             return Some(compaction);
         }
         let oldest = self.shared.snapshots.stripes().oldest();
-        let compaction = pick_stale(&version, oldest, self.shared.horizon(), &busy.numbers)?;
+        let horizon = self.shared.horizon();
+        let compaction = pick_stale(&version, oldest, horizon, &|t| is_free(&busy.numbers, t))?;
         busy.numbers.extend(compaction.tables().map(Table::number));
         Some(compaction)
     }
 }
 
-type Numbers = HashSet<u64>;
-
 /// Returns a table below level 0 that may have entries of dropped keyspaces among others, to be
 /// rewritten without them. Each is rewritten once, since it is then known to have none.
-fn pick_dropped(version: &Version, dropped: &Arc<Vec<u32>>, busy: &Numbers) -> Option<Compaction> {
+fn pick_dropped(
+    version: &Version,
+    dropped: &Arc<Vec<u32>>,
+    is_free: &dyn Fn(&Table) -> bool,
+) -> Option<Compaction> {
     let mut tables = version.levels.iter().flat_map(|run| &run.tables);
-    let table = tables.find(|t| !busy.contains(&t.number()) && t.may_have_dropped(dropped))?;
+    let table = tables.find(|t| is_free(t) && t.may_have_dropped(dropped))?;
     Some(Compaction::rewriting(table))
 }
 
@@ -212,7 +230,7 @@ fn pick_stale(
     version: &Version,
     oldest: Option<SeqNo>,
     horizon: Millis,
-    busy: &Numbers,
+    is_free: &dyn Fn(&Table) -> bool,
 ) -> Option<Compaction> {
     let depth = version.levels.len();
     let stale = |t: &Table| {
@@ -222,7 +240,7 @@ fn pick_stale(
     for level in 1..=depth {
         let held = |t: &Table| oldest.is_some_and(|oldest| oldest < t.meta.seq_last);
         let with = version.level(level).tables.iter();
-        let with = with.filter(|t| stale(t) && !busy.contains(&t.number()));
+        let with = with.filter(|t| stale(t) && is_free(t));
         for table in with.filter(|t| !held(t)) {
             let (first, last) = table.reach();
             // With nothing below it loses them where it is.
@@ -231,7 +249,7 @@ fn pick_stale(
             }
             let to = (level + 1).min(depth);
             let lower = version.level(to).overlapping(first, last);
-            if lower.iter().all(|t| !busy.contains(&t.number())) {
+            if lower.iter().all(is_free) {
                 return Some(Compaction::one(to, table, lower));
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::value_file::ValueHandle;
 use super::version::{Table, Version};
-use super::{ColumnBytes, Inner, Leveled, TableStore};
+use super::{Inner, Leveled, Merging, TableStore};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::parts::values::ValueMeta;
@@ -28,7 +28,7 @@ fn found(store: &TableStore) -> Result<BTreeSet<PathBuf>> {
 }
 
 /// Opens the bottom over the tables that the manifest names; `front` are the sizes of the stage
-/// above. With `columns`, drains are merged with the first level, in ranges of these sizes.
+/// above. With `merging`, drains are merged with the first level.
 ///
 /// CRASH: a table of this database that is not named had just been written, or was not removed yet.
 /// A file without its header stays, and its number is not reused.
@@ -36,7 +36,7 @@ pub(crate) fn recover(
     shared: &Arc<Shared>,
     folder: &Folder,
     front: FrontShape,
-    columns: Option<ColumnBytes>,
+    merging: Option<Merging>,
 ) -> Result<Leveled> {
     let options = &shared.options.bottom.leveled;
     let values = shared
@@ -141,6 +141,6 @@ pub(crate) fn recover(
     let depth = (options.levels as usize).max(deepest.unwrap_or(0));
     let version = Version::of(depth, &tables, &values);
     Ok(Leveled {
-        inner: Inner::new(Arc::clone(shared), front, store, columns, version),
+        inner: Inner::new(Arc::clone(shared), front, store, merging, version),
     })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::TableStore;
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::sstable::FileMeta;
 use crate::parts::values::layout::HEADER_BYTES;
@@ -197,6 +198,19 @@ impl Values {
         leaving
     }
 
+    /// Returns the one of these files that has most garbage, of those whose live bytes fit.
+    pub(super) fn one_of(
+        &self,
+        files: &BTreeSet<u64>,
+        fits: impl Fn(u64, u64) -> bool,
+    ) -> Option<u64> {
+        let files = self.files.iter().filter(|(number, live)| {
+            files.contains(number) && live.bytes > 0 && fits(**number, live.bytes)
+        });
+        let most = files.max_by_key(|(_, live)| live.garbage());
+        most.map(|(number, _)| *number)
+    }
+
     /// Returns the files that are small, if there are many more than their bytes need.
     pub(super) fn small(&self, full_bytes: u64) -> impl Iterator<Item = u64> {
         let needed = self.bytes / full_bytes.max(1);
@@ -209,7 +223,9 @@ impl Values {
 
     /// Returns the files into which no table points.
     pub(super) fn dead(&self) -> Vec<u64> {
-        let dead = self.files.iter().filter(|(_, live)| live.bytes == 0);
+        let early = canary::breaks(Canary::ValuesForgotten);
+        let is_dead = |live: &Live| live.bytes == 0 || early && live.bytes < live.all() / 2;
+        let dead = self.files.iter().filter(|(_, live)| is_dead(live));
         dead.map(|(number, _)| *number).collect()
     }
 }

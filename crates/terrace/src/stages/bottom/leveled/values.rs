@@ -8,8 +8,8 @@
 //! A file *leaves* if at least half of it is garbage, or if garbage is due and it has the largest
 //! share, or if it is small and there are many: whatever writes tables copies the values that it
 //! finds there to its own value file. If garbage is due, tables that point to it are rewritten, one
-//! at a time. A file that no table points into is forgotten by an edit. On a full disk no value
-//! moves.
+//! at a time. A file that no table points into is forgotten by an edit. On a full disk files leave
+//! one at a time, each if there is space for its live values and for a table.
 //!
 //! Invariants
 //!   V1  A value file is durable before the edit that names it, which is that of the first tables
@@ -24,11 +24,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::Inner;
 use super::compaction::Compaction;
 use super::garbage::Garbage;
 use super::value_file::ValueHandle;
 use super::version::{Table, Version};
-use super::{Busy, Inner};
 use crate::error::{Error, Result};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::sstable::{PointerEntry, SsTable, Verified};
@@ -116,16 +116,34 @@ impl Inner {
         Garbage::known(garbage, live, percent, drains)
     }
 
-    /// Returns the value files whose values move to the files of a job that begins now: none on a
-    /// full disk, where a job may take the space of one table.
+    /// Returns the value files whose values move to the files of a job that begins now.
     pub(super) fn leaving(&self, version: &Version) -> BTreeSet<u64> {
         let values = &version.values;
-        if values.is_empty() || self.shared.reserve.is_tight() {
+        let mut leaving = self.leaving_for_garbage(version);
+        if !values.is_empty() && !self.shared.reserve.is_tight() {
+            leaving.extend(values.small(self.store.value_file_bytes()));
+        }
+        leaving
+    }
+
+    /// Returns those of them that have garbage.
+    fn leaving_for_garbage(&self, version: &Version) -> BTreeSet<u64> {
+        let values = &version.values;
+        if values.is_empty() {
             return BTreeSet::new();
         }
-        let mut leaving = values.leaving(self.value_garbage(version).is_due());
-        leaving.extend(values.small(self.store.value_file_bytes()));
-        leaving
+        let leaving = values.leaving(self.value_garbage(version).is_due());
+        let reserve = &self.shared.reserve;
+        if !reserve.is_tight() {
+            return leaving;
+        }
+        let fits = |number: u64, live: u64| {
+            let one = BTreeSet::from([number]);
+            let tables = version.tables().filter(|table| table.points_into(&one));
+            let largest = tables.map(|table| table.meta.bytes).max().unwrap_or(0);
+            reserve.has_room_for_table(live + largest)
+        };
+        values.one_of(&leaving, fits).into_iter().collect()
     }
 
     /// Reads a value in a file of the version.
@@ -143,12 +161,14 @@ impl Inner {
 }
 
 /// Returns the rewriting of the smallest free table that points into a file that leaves.
-pub(super) fn pick(inner: &Inner, version: &Version, busy: &Busy) -> Option<Compaction> {
-    let leaving = version
-        .values
-        .leaving(inner.value_garbage(version).is_due());
+pub(super) fn pick(
+    inner: &Inner,
+    version: &Version,
+    is_free: &dyn Fn(&Table) -> bool,
+) -> Option<Compaction> {
+    let leaving = inner.leaving_for_garbage(version);
     let tables = version.tables().filter(|table| table.points_into(&leaving));
-    let free = tables.filter(|table| !busy.numbers.contains(&table.number()));
+    let free = tables.filter(|table| is_free(table));
     let table = free.min_by_key(|table| table.meta.bytes)?;
     Some(Compaction::rewriting(table))
 }

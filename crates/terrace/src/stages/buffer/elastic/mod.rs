@@ -386,6 +386,7 @@ impl Buffer for Elastic {
                     inner.busy = false;
                 }
             })),
+            parts: None,
         }))
     }
 

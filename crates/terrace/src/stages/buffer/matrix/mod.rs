@@ -6,7 +6,8 @@
 //! receiver becomes the compactor, without moving data, when the compactor is empty and the rows
 //! take three fifths of the container or are many, or when space is short. Then columns follow one
 //! another from the first key to the last, each as wide as the bottom chooses (section 3.2), while
-//! the receiver takes more rows. The manifest records for each row how far it is drained.
+//! the receiver takes more rows. The manifest records for each row how far it is drained. Without
+//! columns the compactor leaves at once, and the bottom may divide that drain among threads.
 //!
 //! Invariants
 //!   X1  Rows are ordered by age: every sequence number in a newer one is above every one in an
@@ -46,8 +47,8 @@ use crate::parts::manifest::{Change, Edit, State as ManifestState};
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::ranges::{RangeDelete, Readable};
 use crate::stages::{
-    Buffer, Columns, Drain, EntryCount, Job, NewerVersions as _, Rows as Sized, Sealed, Shared,
-    Source, Sources, Urgency,
+    Buffer, Columns, Drain, DrainParts, EntryCount, Job, NewerVersions, Rows as Sized, Sealed,
+    Shared, Source, Sources, Urgency,
 };
 use crate::types::SeqNo;
 
@@ -101,6 +102,7 @@ pub(crate) fn container_bytes(shared: &Shared) -> u64 {
 }
 
 /// The compactor: the rows that drain together, newest first.
+#[derive(Clone)]
 struct Compactor {
     rows: Vec<Arc<Row>>,
     /// The place up to which they are drained.
@@ -184,6 +186,22 @@ impl Sized for Compactor {
 }
 
 impl Compactor {
+    /// Returns ascending keys inside a range, fewer than `count`, with about as many of its `bytes`
+    /// between any two.
+    fn cuts(&self, keys: &KeyRange, bytes: u64, count: usize) -> Result<Vec<Place>> {
+        let part = (bytes / count.max(1) as u64).max(1);
+        let mut cuts: Vec<Place> = Vec::new();
+        while cuts.len() + 1 < count {
+            let from = cuts.last().or(keys.from.as_ref());
+            let next = self.key_after(from, part)?;
+            match next.filter(|(keyspace, key)| !keys.ends_before(*keyspace, key)) {
+                Some(next) if Some(&next) > from => cuts.push(next),
+                _ => break,
+            }
+        }
+        Ok(cuts)
+    }
+
     /// Returns the row with most entries in a range, and their number.
     fn largest_in(&self, keys: &KeyRange) -> Result<(u64, &Row)> {
         let mut largest = (0, &*self.rows[0]);
@@ -242,6 +260,14 @@ pub(crate) fn recover(shared: &Arc<Shared>) -> Result<Matrix> {
     })
 }
 
+/// Returns a cursor over all entries of some rows, newest first.
+fn cursor_of(rows: &[Arc<Row>]) -> MergeCursor {
+    let cursors = rows
+        .iter()
+        .map(|row| -> Box<dyn Cursor> { Box::new(RowCursor::new(Arc::clone(row))) });
+    MergeCursor::new(cursors.collect())
+}
+
 /// Returns the range deletes of a source, which follow all other entries.
 fn range_deletes(cursor: &mut dyn Cursor) -> Result<Vec<RangeDelete>> {
     let mut ranges = Vec::new();
@@ -269,6 +295,31 @@ impl Matrix {
                 to: None,
             })),
         }
+    }
+
+    /// Returns the means to drain ranges of these keys at the same time, if the whole compactor
+    /// leaves at once. Columns are small, and follow one another (section 3.2).
+    fn parts(
+        &self,
+        compactor: &Compactor,
+        all: &[Arc<Row>],
+        keys: &KeyRange,
+    ) -> Result<Option<DrainParts>> {
+        if self.shared.options.buffer.matrix.columns {
+            return Ok(None);
+        }
+        let draining = &compactor.rows;
+        let above = all[..all.len() - draining.len()].to_vec();
+        let bytes = compactor.bytes(keys)?;
+        let (rows, shared) = (Arc::clone(&self.rows), Arc::clone(&self.shared));
+        let (cut, opened, drained) = (compactor.clone(), draining.clone(), draining.clone());
+        let keys = keys.clone();
+        Ok(Some(DrainParts {
+            bytes,
+            cuts: Box::new(move |count| cut.cuts(&keys, bytes, count)),
+            open: Box::new(move || cursor_of(&opened)),
+            newer: Box::new(move || Box::new(Newer::new(&rows, &shared, &above, &drained))),
+        }))
     }
 
     /// Returns the rows of a compactor without the keys up to the end of a column, and the manifest
@@ -329,6 +380,7 @@ impl Buffer for Matrix {
             return Ok(None);
         };
         let is_last = keys.to.is_none();
+        let parts = self.parts(&compactor, &rows, &keys)?;
         let draining = compactor.rows;
         let seq_last = draining[0].meta.seqs.1;
         let above = &rows[..rows.len() - draining.len()];
@@ -347,10 +399,7 @@ impl Buffer for Matrix {
             held += row.extent_bytes();
         }
         held -= left.iter().map(|row| row.extent_bytes()).sum::<u64>();
-        let cursors = draining
-            .iter()
-            .map(|row| -> Box<dyn Cursor> { Box::new(RowCursor::new(Arc::clone(row))) });
-        let cursor = MergeCursor::new(cursors.collect());
+        let cursor = cursor_of(&draining);
         let mut logs = Vec::new();
         for row in &draining {
             let mut state = row.state.lock();
@@ -386,6 +435,7 @@ impl Buffer for Matrix {
                     (state.busy, state.logs) = (false, logs);
                 }
             })),
+            parts,
         }))
     }
 

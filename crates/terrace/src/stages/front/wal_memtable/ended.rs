@@ -25,20 +25,24 @@ pub(super) fn finish(
     if !shared.sequencer.wait_visible(memtable.seqs().1) {
         return Err(not_published());
     }
-    if flush_to == FlushTo::Bottom || shared.pool_outlives() {
+    let stays = flush_to == FlushTo::Tables || !shared.pool_outlives();
+    if flush_to == FlushTo::Bottom || !stays {
         // The flush makes its entries durable, and retires the log.
         return Ok(false);
     }
-    // The entries still depend on the log. It is not synced here, which would make every buffered
-    // byte wait for the disk: the next requested sync has to find it.
+    // The entries still depend on the log. A file is not synced here, which would make every
+    // buffered byte wait for the disk: the next requested sync has to find it. A log in a pool is
+    // the table that the flush makes, so it is synced.
     // LOCK: before the memtable is forgotten; a sync takes the memtables first, and looks here
     // then.
     let Some(log) = &memtable.log else {
-        // Replayed: recovery has left its log to be synced.
-        return Ok(false);
+        // Replayed: recovery has synced a log in the pool, and left one in a file to be synced.
+        return Ok(memtable.kept.is_some());
     };
-    let tight = shared.reserve.is_tight();
-    let synced = memtable::is_synced(&**log, tight).map_err(|e| append_failed(shared, e))?;
+    let now = shared.pool_outlives() || shared.reserve.is_tight();
+    // PERSIST: the log before its memtable counts as flushed. Reversed, a power loss could take
+    // entries that a flush has promised to keep.
+    let synced = memtable::is_synced(&**log, now).map_err(|e| append_failed(shared, e))?;
     log_files.trim(memtable.id, log.bytes());
     match synced {
         true => end_log(shared, memtable.id, &**log, Some(memtable.seqs().1 + 1)),

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use terrace_media::{Arena, Bump, Claim, Extent, Pool, Region};
 
+use super::in_log::{self, InLogCursor, Values};
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::iter::{Cursor, ListCursor};
@@ -27,6 +28,9 @@ use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: more unused arenas than this are returned to the system.
 const ARENAS_KEPT: usize = 8;
+
+/// A dense list has four times as many nodes in its search hints.
+const DENSE_HINTS: u64 = 4;
 
 /// Arenas come in whole pages.
 const PAGE: u64 = 4096;
@@ -61,7 +65,8 @@ impl Arenas {
 
     /// Makes `count` arenas ahead of need, faulted in.
     pub(super) fn preallocate(&self, count: usize, bytes: u64) -> Result<()> {
-        let taken: Result<Vec<Memory>> = (0..count).map(|_| self.take(bytes, false)).collect();
+        let taken: Result<Vec<Memory>> =
+            (0..count).map(|_| self.take(bytes, false, false)).collect();
         let taken = taken?;
         for arena in taken.iter().filter_map(|memory| memory.arena.as_ref()) {
             // For speed only: a failure appears, if at all, at the first store.
@@ -73,7 +78,11 @@ impl Arenas {
 
     /// Returns an arena of at least `bytes`, a used one if possible; `in_place`: no arena, only the
     /// memory that belongs to it.
-    fn take(&self, bytes: u64, in_place: bool) -> Result<Memory> {
+    fn take(&self, bytes: u64, in_place: bool, is_dense: bool) -> Result<Memory> {
+        let hints_for = match is_dense {
+            true => bytes.saturating_mul(DENSE_HINTS),
+            false => bytes,
+        };
         let mut arenas = self.idle.lock();
         // Not larger either: the memtable must not outgrow its extent.
         let fits = |m: &Memory| match &m.arena {
@@ -83,7 +92,7 @@ impl Arenas {
         if let Some(at) = arenas.iter().position(fits) {
             let mut found = arenas.swap_remove(at);
             if found.search_hints.is_none() {
-                found.search_hints = SearchHints::within(&self.budget, bytes);
+                found.search_hints = SearchHints::within(&self.budget, hints_for);
             }
             return Ok(found);
         }
@@ -117,7 +126,7 @@ impl Arenas {
         }
         Ok(Memory {
             arena,
-            search_hints: SearchHints::within(&self.budget, bytes),
+            search_hints: SearchHints::within(&self.budget, hints_for),
             bytes,
             lease,
         })
@@ -168,10 +177,14 @@ pub(super) struct Memtable {
     pub(super) extent: Arc<Extent>,
     /// The log that makes it durable. `None` after a replay: the old log is kept by `kept`.
     pub(super) log: Option<Arc<dyn Log>>,
+    /// The bytes of the log when it is full.
+    pub(super) log_bytes_max: u64,
+    pub(super) values: Values,
     /// The extent of the log, if it is in the pool.
     pub(super) log_extent: Option<Arc<Extent>>,
-    /// The extent of the log that this memtable was replayed from.
+    /// The extent of the log that this memtable was replayed from, and the end of its records.
     pub(super) kept: Option<Arc<Extent>>,
+    pub(super) kept_bytes: u64,
     /// Logs that are not needed once its entries outlive the process without them.
     pub(super) logs: Vec<u64>,
     /// Notified when the memtable has no more readers.
@@ -199,10 +212,10 @@ pub(super) enum Admits {
     Ranges,
 }
 
-/// Returns whether a log is synced. On a full disk it is synced first: entries in no synced log
-/// hide nothing, and there is no space to write them out.
-pub(super) fn is_synced(log: &dyn Log, disk_is_full: bool) -> std::io::Result<bool> {
-    if disk_is_full {
+/// Returns whether a log is synced; `now`: syncs it. On a full disk that is needed: entries in no
+/// synced log hide nothing, and there is no space to write them out.
+pub(super) fn is_synced(log: &dyn Log, now: bool) -> std::io::Result<bool> {
+    if now {
         log.sync()?;
     }
     Ok(log.is_synced())
@@ -226,13 +239,14 @@ impl Memtable {
         capacity: u64,
         arenas: &Arc<Arenas>,
         in_place: bool,
+        values: Values,
     ) -> Result<Memtable> {
         let Memory {
             mut arena,
             search_hints,
             bytes,
             lease,
-        } = arenas.take(capacity, in_place)?;
+        } = arenas.take(capacity, in_place, values.are_dense())?;
         let bump = match &mut arena {
             Some(arena) => arena.bump(extent.off()),
             None => extent.bump_from(0),
@@ -245,6 +259,9 @@ impl Memtable {
             bump.region().clone(),
             extent.off() + TABLE_HEADER_BYTES as u64,
         );
+        if values.are_dense() {
+            list = list.dense();
+        }
         if let Some(search_hints) = search_hints {
             list = list.with_search_hints(search_hints);
         }
@@ -254,8 +271,11 @@ impl Memtable {
             bump,
             extent,
             log: None,
+            log_bytes_max: 0,
+            values,
             log_extent: None,
             kept: None,
+            kept_bytes: 0,
             logs: Vec::new(),
             readers: Arc::default(),
             late: Arc::new(LateKeys::within(arenas.budget.limits.late_bytes)),
@@ -286,18 +306,48 @@ impl Memtable {
         (TABLE_NODES_AT + payload_bytes + towers) as u64
     }
 
-    /// Returns the bytes of the node of an entry with the number `seq`.
-    pub(super) fn entry_bytes(entry: &LogEntry<'_>, seq: SeqNo) -> usize {
-        entry.node(key_hash(entry.keyspace, entry.key), seq).bytes()
+    /// Returns the bytes of the node of an entry that has a record and the number `seq`.
+    pub(super) fn entry_bytes(values: &Values, entry: &LogEntry<'_>, seq: SeqNo) -> usize {
+        let hash = key_hash(entry.keyspace, entry.key);
+        values.entry(entry, Some(0)).node(hash, seq).bytes()
     }
 
     /// Returns the bytes of the nodes of `batch`, if its first entry gets the number `first`.
-    pub(super) fn node_bytes(batch: &Batch, first: SeqNo) -> usize {
+    /// `logged`: the batch has a record.
+    pub(super) fn node_bytes(&self, batch: &Batch, first: SeqNo, logged: bool) -> usize {
         let mut bytes = 0;
+        let at = logged.then_some(0);
         for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
-            bytes += entry.node(hash, seq).bytes();
+            bytes += self.values.entry(&entry, at).node(hash, seq).bytes();
         }
         bytes
+    }
+
+    /// Returns the bytes in use: of its log if this has the values, else of its nodes.
+    pub(super) fn used_bytes(&self) -> u64 {
+        match (&self.values, &self.log) {
+            (Values::InLog { .. }, Some(log)) => log.bytes(),
+            (Values::InLog { .. }, None) => self.kept_bytes,
+            (Values::InNodes, _) => self.bump.used(),
+        }
+    }
+
+    /// Returns whether a spare should be made, since an eighth of its nodes or, if this has the
+    /// values, of its log is in use: early enough that it is ready in time, and late enough that a
+    /// small database never makes one.
+    pub(super) fn is_spare_due(&self) -> bool {
+        self.bump.used() > self.spare_due_at() || self.log_passes_due(u64::MAX)
+    }
+
+    /// Returns whether the last `bytes` in the log have passed the point at which a spare is due.
+    pub(super) fn log_passes_due(&self, bytes: u64) -> bool {
+        match (&self.values, &self.log) {
+            (Values::InLog { .. }, Some(log)) => {
+                let (due, used) = (self.log_bytes_max / 8, log.bytes());
+                used > due && used.saturating_sub(bytes) <= due
+            }
+            _ => false,
+        }
     }
 
     /// Faults a range of the arena in.
@@ -317,8 +367,7 @@ impl Memtable {
         pool.prefault(&self.extent);
     }
 
-    /// Returns how full the memtable is when a spare should be made: early enough that it is ready
-    /// in time, and late enough that a small database never makes one.
+    /// Returns the bytes of nodes at which a spare should be made.
     pub(super) fn spare_due_at(&self) -> u64 {
         self.bump.capacity() / 8
     }
@@ -382,11 +431,11 @@ impl Memtable {
         approach: Approach,
         claim: &mut Claim<R>,
         at: usize,
-        entry: &LogEntry<'_>,
-        hash: u64,
-        seq: SeqNo,
+        (entry, logged_at): (&LogEntry<'_>, Option<u64>),
+        (hash, seq): (u64, SeqNo),
     ) -> Result<usize> {
-        let node = entry.node(hash, seq);
+        let prepared = self.values.entry(entry, logged_at);
+        let node = prepared.node(hash, seq);
         let target = Target {
             keyspace: entry.keyspace,
             key: entry.key,
@@ -402,17 +451,39 @@ impl Memtable {
         Ok(node.bytes())
     }
 
-    /// Inserts an entry found in a log, and a range delete also into `ranges`. Returns false if the
-    /// memtable is full.
+    /// Inserts an entry found in a log, which stays if it has the value, and a range delete also
+    /// into `ranges`. Returns false if the memtable is full.
     pub(super) fn replay(
         &self,
         entry: &LogEntry<'_>,
         seq: SeqNo,
         ranges: &mut Vec<RangeDelete>,
     ) -> Result<bool> {
-        let hash = key_hash(entry.keyspace, entry.key);
-        let Some(mut claim) = self.bump.lend(entry.node(hash, seq).bytes(), 8) else {
+        let Some((off, height)) = self.place(entry, seq, ranges)? else {
             return Ok(false);
+        };
+        let target = Target {
+            keyspace: entry.keyspace,
+            key: entry.key,
+            seq,
+        };
+        let from = self.list.look_ahead(self.approach(entry), &target)?;
+        self.list.insert_from(from, off, height, &target)?;
+        Ok(true)
+    }
+
+    /// Does the same without linking the node, whose offset and height it returns.
+    pub(super) fn place(
+        &self,
+        entry: &LogEntry<'_>,
+        seq: SeqNo,
+        ranges: &mut Vec<RangeDelete>,
+    ) -> Result<Option<(u64, u8)>> {
+        let hash = key_hash(entry.keyspace, entry.key);
+        let prepared = self.values.entry(entry, Some(entry.value_at));
+        let node = prepared.node(hash, seq);
+        let Some(mut claim) = self.bump.lend(node.bytes(), 8) else {
+            return Ok(None);
         };
         if entry.kind == EntryKind::RangeDelete as u8 {
             let range = RangeDelete::from_entry(entry.keyspace, entry.key, seq, claim.off())?;
@@ -422,8 +493,11 @@ impl Memtable {
         let is_delete =
             entry.kind == EntryKind::Delete as u8 || entry.kind == EntryKind::RangeDelete as u8;
         self.count(seq, 1, u64::from(is_delete));
-        self.insert(self.approach(entry), &mut claim, 0, entry, hash, seq)?;
-        Ok(true)
+        node.write(&mut claim, 0);
+        if self.late.any() {
+            self.late.note(entry.keyspace, entry.key, seq);
+        }
+        Ok(Some((claim.off(), node.height)))
     }
 }
 
@@ -449,6 +523,13 @@ impl Drop for Memtable {
     }
 }
 
+#[cold]
+fn unknown_kind(kind: u8) -> Error {
+    Error::corruption(format!(
+        "an entry of a memtable has the unknown kind {kind}"
+    ))
+}
+
 impl Source for Memtable {
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
         stats.sources += 1;
@@ -460,23 +541,34 @@ impl Source for Memtable {
         if !node.same_key(probe.keyspace, probe.key) {
             return Ok(None);
         }
-        Lookup::from_node(&node).map(Some)
+        if let Values::InNodes = self.values {
+            return Lookup::from_node(&node).map(Some);
+        }
+        let value = self.values.read(&node)?;
+        let kind = EntryKind::without_expiry(in_log::plain(node.header.kind));
+        let found = Lookup::of(kind, node.header.seq, value);
+        found.ok_or_else(|| unknown_kind(kind)).map(Some)
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
         // Entries inserted later are above every number that the cursor's reader may see.
-        let cursor = ListCursor::new(self.list.clone(), None).up_to(self.seqs().1);
+        let mut cursor = ListCursor::new(self.list.clone(), None).up_to(self.seqs().1);
         if self.late.any() {
-            return Box::new(cursor.with_late(Arc::clone(&self.late)));
+            cursor = cursor.with_late(Arc::clone(&self.late));
         }
-        Box::new(cursor)
+        match &self.values {
+            Values::InNodes => Box::new(cursor),
+            Values::InLog { .. } => {
+                let log = self.log_extent.as_ref().or(self.kept.as_ref());
+                Box::new(InLogCursor::new(cursor, &self.values, log))
+            }
+        }
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
         let entries = self.list.count_between(from, to)?.min(self.entry_count());
         let mean = self
-            .bump
-            .used()
+            .used_bytes()
             .checked_div(self.entry_count())
             .unwrap_or(0);
         Ok((entries, entries * mean))
@@ -485,9 +577,17 @@ impl Source for Memtable {
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
         census.tables += 1;
         let walked = self.list.check_growing(&mut |node, value| {
+            let value = value
+                .map_err(Error::from)
+                .and_then(|()| self.values.read(node));
+            let apart = match (in_log::plain(node.header.kind) == node.header.kind, &value) {
+                (false, Ok(value)) => value.bytes.len(),
+                _ => 0,
+            };
+            let bytes = (node.header.node_bytes() + apart) as u64;
             census.entries += 1;
-            census.bytes += node.header.node_bytes() as u64;
-            visited(node.header.node_bytes() as u64);
+            census.bytes += bytes;
+            visited(bytes);
             census.tombstones +=
                 u64::from(EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete));
             if let Err(problem) = value {
@@ -504,7 +604,7 @@ impl Source for Memtable {
     }
 
     fn verify_bytes(&self) -> u64 {
-        self.bump.used()
+        self.used_bytes()
     }
 
     fn seqs(&self) -> (SeqNo, SeqNo) {

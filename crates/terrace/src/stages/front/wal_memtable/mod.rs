@@ -18,8 +18,10 @@
 //!
 //! After a crash: recover.rs. Callers: writers on any thread; one job at a time makes spares.
 
+mod apart;
 mod ended;
 mod files;
+mod in_log;
 mod memtable;
 mod prefault;
 pub(crate) mod recover;
@@ -47,6 +49,7 @@ use crate::types::{Durability, SeqNo};
 
 use ended::finish;
 use files::{LogFiles, end_log};
+use in_log::Values;
 use memtable::{Admits, Arenas, Memtable};
 use prefault::Unfaulted;
 use replay::FoundLog;
@@ -58,6 +61,8 @@ pub(crate) struct WalMemtable {
     /// for all, never written. `None`: each memtable has its own extent, where its flush goes.
     anchor: Option<Arc<Extent>>,
     flush_to: FlushTo,
+    /// Whether values stay in logs.
+    in_log: bool,
     shared: Arc<Shared>,
     tables: Arc<Tables>,
     /// Guards sequence numbers, log places and memtable places, and the choice of `active`.
@@ -91,6 +96,9 @@ pub(crate) enum FlushTo {
     Buffer,
     /// Entry by entry to the bottom, in files: the pool holds only its log.
     Bottom,
+    /// As it is, with its log, to a buffer that keeps both. In a pool on a medium its values are in
+    /// the log alone.
+    Tables,
 }
 
 /// The largest batch in bytes of entries.
@@ -178,7 +186,25 @@ fn not_published() -> Error {
     )
 }
 
+impl FlushTo {
+    /// Returns the places of values in memtables that go there.
+    fn values(self, shared: &Shared) -> Values {
+        match self == FlushTo::Tables && shared.pool_outlives() {
+            true => Values::InLog {
+                pool: shared.pool.region().clone(),
+                // A budget has no memory for so many hints.
+                is_dense: !shared.memory.is_limited(),
+            },
+            false => Values::InNodes,
+        }
+    }
+}
+
 impl WalMemtable {
+    fn values(&self) -> Values {
+        self.flush_to.values(&self.shared)
+    }
+
     /// Returns the memtables that have not been flushed.
     fn memtables(&self) -> Vec<Arc<Memtable>> {
         let shown = self.tables.0.lock();
@@ -226,7 +252,8 @@ impl Front for WalMemtable {
     ) -> Result<Written<'_>> {
         let sequencer = &self.shared.sequencer;
         let count = batch.len() as u64;
-        let logged = durability != Durability::Volatile;
+        // A log that is the table takes all entries.
+        let logged = durability != Durability::Volatile || self.in_log;
         let commit = self.commit.lock();
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::closed());
@@ -238,7 +265,7 @@ impl Front for WalMemtable {
         }
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
-        let bytes = Memtable::node_bytes(batch, first);
+        let bytes = memtable.node_bytes(batch, first, logged);
         let takes = memtable.takes(batch) || self.admits_deletes(&memtable, batch);
         if !takes || memtable.bump.remaining() < bytes as u64 {
             return Ok(Written::NeedsRoom(memtable.id));
@@ -271,7 +298,15 @@ impl Front for WalMemtable {
         memtable.late.add(&ranges);
         let due = memtable.spare_due_at();
         let used = memtable.bump.used();
-        pending.spare_due = (used - bytes as u64..used).contains(&due);
+        pending.spare_due = (used - bytes as u64..used).contains(&due)
+            || slot
+                .as_ref()
+                .is_some_and(|slot| memtable.log_passes_due(slot.bytes()));
+        // The offset in the pool of the first byte of entries.
+        let logged_at = match (&slot, &memtable.log_extent) {
+            (Some(slot), Some(extent)) => Some(extent.off() + slot.payload_at()),
+            _ => None,
+        };
         drop(commit);
 
         // The search for its place begins here, so that its loads overlap with the writing of the
@@ -295,7 +330,8 @@ impl Front for WalMemtable {
         while let Some((seq, (entry, &hash))) = entries.next() {
             let approach = next.take().unwrap_or_default();
             next = entries.peek().map(|(_, (e, _))| memtable.approach(e));
-            at += memtable.insert(approach, &mut claim, at, &entry, hash, seq)?;
+            let logged_at = logged_at.map(|payload| payload + entry.value_at);
+            at += memtable.insert(approach, &mut claim, at, (&entry, logged_at), (hash, seq))?;
         }
         if !ranges.is_empty() {
             let readable = self.shared.readable();
@@ -410,6 +446,7 @@ impl Front for WalMemtable {
         let flush_to = self.flush_to;
         let form = match flush_to {
             FlushTo::Buffer | FlushTo::Bottom => Form::Entries,
+            FlushTo::Tables => Form::Source(Arc::clone(&memtable) as Arc<dyn Source>),
             FlushTo::Pool => Form::List(ListImage {
                 region: memtable.bump.region().clone(),
                 extent: Arc::clone(&memtable.extent),
@@ -421,7 +458,7 @@ impl Front for WalMemtable {
         Ok(Some(Sealed {
             id,
             entries: memtable.entry_count(),
-            bytes: memtable.bump.used(),
+            bytes: memtable.used_bytes(),
             seq_first,
             seq_last,
             late: memtable.late.any().then(|| Arc::clone(&memtable.late)),
@@ -446,12 +483,12 @@ impl Front for WalMemtable {
         let shown = self.tables.0.lock();
         let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
         let all = sealed.chain([&shown.active]);
-        all.map(|memtable| memtable.bump.used()).sum()
+        all.map(|memtable| memtable.used_bytes()).sum()
     }
 
     fn wants_flush_to_close(&self) -> bool {
         let memtable = self.active.load();
-        memtable.has_unlogged() || memtable.bump.used() > memtable.spare_due_at()
+        memtable.has_unlogged() || memtable.is_spare_due()
     }
 
     fn sync_logs(&self) -> Result<SeqNo> {
@@ -517,7 +554,7 @@ impl Front for WalMemtable {
         metrics.sealed_count = shown.sealed.len() as u64;
         let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
         for memtable in sealed.chain([&shown.active]) {
-            metrics.memtable_bytes += memtable.bump.used();
+            metrics.memtable_bytes += memtable.used_bytes();
             metrics.log_bytes += memtable.log.as_ref().map_or(0, |log| log.bytes());
         }
     }

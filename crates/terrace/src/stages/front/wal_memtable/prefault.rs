@@ -11,9 +11,11 @@ use parking_lot::Mutex;
 use terrace_media::{Pool, Prefault};
 
 use super::memtable::Memtable;
-use super::spare::log_bytes;
 use crate::error::Result;
 use crate::stages::{Completion, Job, JobCounter, JobKind, Shared, Step};
+
+/// The part of the nodes of a log with its values that is faulted in ahead.
+const INDEX_AHEAD: u64 = 16;
 
 /// Bytes of one step: some milliseconds.
 const STEP_BYTES: u64 = 4 << 20;
@@ -38,6 +40,8 @@ enum Part {
     Table,
     /// The file of its log.
     Log,
+    /// The beginning of its memory, and its log in the pool, which has its values.
+    LogTable,
 }
 
 impl Unfaulted {
@@ -62,6 +66,11 @@ impl Unfaulted {
     /// system to clear two hundred megabytes.
     pub(super) fn add_table(&self, memtable: &Arc<Memtable>) {
         self.add(memtable, Part::Table);
+    }
+
+    /// Adds a memtable whose values are in its log: too much to wait for.
+    pub(super) fn add_log_table(&self, memtable: &Arc<Memtable>) {
+        self.add(memtable, Part::LogTable);
     }
 
     /// Adds the log of a spare. A rarely written database makes none, so its log takes no memory
@@ -118,7 +127,7 @@ impl Piece {
         let memtable = self.memtable.upgrade()?;
         let end = match self.part {
             Part::Table => memtable.bump.capacity(),
-            Part::Log => log_bytes(memtable.bump.capacity()),
+            Part::Log | Part::LogTable => memtable.log_bytes_max,
         };
         match self.part {
             Part::Table if self.done >= end => {
@@ -126,6 +135,16 @@ impl Piece {
                 return None;
             }
             Part::Table => memtable.populate(self.done, STEP_BYTES),
+            Part::LogTable => {
+                if self.done >= end {
+                    return None;
+                }
+                // The nodes of large values take a small part of the memory.
+                memtable.populate(self.done / INDEX_AHEAD, STEP_BYTES / INDEX_AHEAD);
+                if let Some(extent) = &memtable.log_extent {
+                    pool.prefault_part(extent, self.done, STEP_BYTES);
+                }
+            }
             Part::Log => {
                 let log = memtable.log.as_ref()?;
                 self.done = self.done.max(log.bytes());

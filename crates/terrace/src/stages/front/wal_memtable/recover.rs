@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use terrace_media::Prefault;
 
 use super::files::LogFiles;
+use super::in_log::Values;
 use super::memtable::Arenas;
 use super::prefault::Unfaulted;
 use super::replay::{FoundLog, FoundPlace, retire_empty};
@@ -58,37 +59,47 @@ pub(crate) fn recover(
     }
     retire_empty(shared, &mut found)?;
     let arenas = Arc::new(Arenas::new(&shared.memory));
-    if shared.options.pool.prefault == Prefault::All && shared.pool_outlives() {
+    let whole = flush_to != FlushTo::Tables;
+    if shared.options.pool.prefault == Prefault::All && shared.pool_outlives() && whole {
         // The active one, the spare, and those that wait for their flush.
         arenas.preallocate(2 + shared.options.front.sealed_count_max, memtable)?;
     }
     // Without a pool the memory of a memtable is its extent.
     let anchor = match flush_to {
-        FlushTo::Buffer | FlushTo::Bottom if shared.pool_outlives() => Some(shared.pool.alloc(1)?),
-        FlushTo::Pool | FlushTo::Buffer | FlushTo::Bottom => None,
+        FlushTo::Buffer | FlushTo::Bottom | FlushTo::Tables if shared.pool_outlives() => {
+            Some(shared.pool.alloc(1)?)
+        }
+        FlushTo::Pool | FlushTo::Buffer | FlushTo::Bottom | FlushTo::Tables => None,
     };
+    let values = flush_to.values(shared);
+    let in_log = matches!(values, Values::InLog { .. });
     // A database that is being created has no reserve, and its creator wants to put.
     let small = shared.manifest.with_state(State::has_data);
-    let small = small.then(|| Size::on_reserve(shared, None));
+    let small = small.then(|| Size::on_reserve(shared, None, in_log));
     let logs: Vec<u64> = match anchor {
         Some(_) => Vec::new(),
         None => found.iter().map(|log| log.bytes).collect(),
     };
-    let size = Size::first(shared, &logs);
-    let make =
-        |size, small| new_memtable(shared, &log_files, &arenas, anchor.as_ref(), size, small);
+    let size = Size::first(shared, &logs, in_log);
+    let make = |size, small| {
+        let place = (anchor.as_ref(), values.clone());
+        new_memtable(shared, &log_files, &arenas, place, size, small)
+    };
     let active = match make(size, small) {
         // The previous opening may have had smaller memtables, and kept space for one of those in
         // the pool. On a disk, kills may have left logs of openings that took all of the reserve
         // but a few blocks.
         Err(e) if e.kind() == ErrorKind::Full && small.is_some() => {
-            make(Size::least().on(Row::Ranges), None)?
+            make(Size::least(in_log).on(Row::Ranges), None)?
         }
         made => made?,
     };
     let active = Arc::new(active);
     let unfaulted = Unfaulted::new(shared);
-    unfaulted.add_table(&active);
+    match in_log {
+        true => unfaulted.add_log_table(&active),
+        false => unfaulted.add_table(&active),
+    }
     let shown = Shown {
         active: Arc::clone(&active),
         sealed: Vec::new(),
@@ -96,6 +107,7 @@ pub(crate) fn recover(
     Ok(WalMemtable {
         anchor,
         flush_to,
+        in_log,
         shared: Arc::clone(shared),
         tables: Arc::new(Tables(Mutex::new(shown))),
         commit: Mutex::new(()),

@@ -12,30 +12,36 @@
 //! each later one reads on from where the one before was full. The last of them has the log:
 //! tables leave the buffer oldest first, so the log goes when all of them have left (B4). The log
 //! is synced first: records that a killed process left in the page cache could still be lost, and
-//! the first memtables may be in files by then. In a pool that outlives the process the edit of
-//! the flush retires the log, so there one memtable has all of it.
+//! the first memtables may be in files by then. In a pool that outlives the process one
+//! edit retires the log, so there one memtable has all of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::{AllocError, Extent};
+use terrace_media::{AllocError, Extent, Span};
 
 use super::files::LogFiles;
+use super::in_log::Values;
 use super::memtable::{Arenas, Memtable};
+use super::spare::Size;
 use super::{Tables, Waiting, WalMemtable, append_failed};
 use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
-use crate::parts::log::layout::LOG_HEADER_BYTES;
+use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
 use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
-use crate::parts::manifest::Edit;
+use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::ranges::{RangeDelete, Readable};
+use crate::parts::skiplist::insert::sort_head;
 use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, Replayed, ReplayedLog, Shared, retired,
 };
 use crate::types::{EntryKind, SeqNo};
+
+/// Logs are shortened to multiples of these bytes.
+const SHORTEN_MIN: u64 = 64 << 10;
 
 /// The number of memtables that one log should become at most, while there is space for larger ones
 /// than the options say.
@@ -89,10 +95,11 @@ pub(super) enum FoundPlace {
 }
 
 impl FoundLog {
-    /// Returns whether it is in the pool and has no record. A damaged log is not empty.
-    fn is_empty(&self, shared: &Shared) -> bool {
+    /// Returns the first number of a log in the pool, or `None` if it has no record. A damaged log
+    /// is not empty.
+    fn first_seq(&self, shared: &Shared) -> Option<SeqNo> {
         let FoundPlace::Pool(extent) = &self.place else {
-            return false;
+            return Some(0);
         };
         let log = LogOf {
             db: shared.manifest.db(),
@@ -100,9 +107,14 @@ impl FoundLog {
             end: self.end,
             from: None,
         };
+        let mut found = 0;
         // The first record ends it.
-        let first = &mut |_: RecordView<'_>| Err(None::<DecodeError>);
-        replay_pool(shared.pool.region(), extent.span(), log, first).is_ok()
+        let first = &mut |record: RecordView<'_>| {
+            found = record.first_seq;
+            Err(None::<DecodeError>)
+        };
+        let is_empty = replay_pool(shared.pool.region(), extent.span(), log, first).is_ok();
+        (!is_empty).then_some(found)
     }
 
     pub(super) fn new(
@@ -127,22 +139,28 @@ impl FoundLog {
 
 /// Retires the logs in the pool that have no record: those of spares, and of openings that ended
 /// before they took a write. In a nearly full pool the first memtable and replays need their space.
+/// Orders the others by age: the log of an ingest is made after that of the memtable which takes
+/// the writes that follow it.
 ///
 /// CRASH: before the edit the next opening finds them again, after it their extents are free.
 pub(super) fn retire_empty(shared: &Shared, found: &mut VecDeque<FoundLog>) -> Result<()> {
-    let empty: Vec<u64> = found
-        .iter()
-        .filter(|log| log.is_empty(shared))
-        .map(|log| log.id)
-        .collect();
+    let (mut logs, mut empty) = (Vec::new(), Vec::new());
+    for log in found.drain(..) {
+        match log.first_seq(shared) {
+            Some(first) => logs.push((first, log)),
+            None => empty.push(log),
+        }
+    }
+    failpoint!(LogsByNumber skips logs.sort_by_key(|(first, _)| *first));
+    found.extend(logs.into_iter().map(|(_, log)| log));
     if empty.is_empty() {
         return Ok(());
     }
-    let changes = retired(&empty).collect();
+    let ids: Vec<u64> = empty.iter().map(|log| log.id).collect();
+    let changes = retired(&ids).collect();
     // PERSIST: the edit before the extents are free. Reversed, a crash could leave the name of a
     // log on space that has been given to something else.
     shared.manifest.commit(Edit { changes })?;
-    found.retain(|log| !empty.contains(&log.id));
     Ok(())
 }
 
@@ -193,6 +211,7 @@ struct Replayer {
     arenas: Arc<Arenas>,
     /// Stands for the places of memtables that go to files.
     anchor: Option<Arc<Extent>>,
+    values: Values,
     tables: Arc<Tables>,
     found: Arc<Mutex<VecDeque<FoundLog>>>,
 }
@@ -210,7 +229,8 @@ impl Replayer {
             None => log.id,
             Some(_) => self.shared.next_id(),
         };
-        let mut memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place)?;
+        let values = self.values.clone();
+        let mut memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place, values)?;
         memtable.logs.push(log.id);
         Ok(memtable)
     }
@@ -220,6 +240,9 @@ impl Replayer {
         let mut memtable = memtable;
         let mut left: Option<Left> = None;
         let mut ranges = Vec::new();
+        // Nodes of an index without values are small and many. A budget has no memory for this.
+        let sorts = self.values.are_dense();
+        let mut unlinked: Vec<(u128, u64)> = Vec::new();
         let mut expiring = false;
         let (mut taken_bytes, mut seq_last) = (0, None);
         let file = match log.place {
@@ -235,8 +258,17 @@ impl Replayer {
             if left.is_some() {
                 return Ok(log.rest.is_none());
             }
-            let bytes = Memtable::entry_bytes(&entry, seq) as u64;
-            if memtable.replay(&entry, seq, &mut ranges)? {
+            let bytes = Memtable::entry_bytes(&self.values, &entry, seq) as u64;
+            let fits = match sorts {
+                true => {
+                    let placed = memtable.place(&entry, seq, &mut ranges)?;
+                    let head = || sort_head(entry.keyspace, entry.key);
+                    unlinked.extend(placed.map(|(off, _)| (head(), off)));
+                    placed.is_some()
+                }
+                false => memtable.replay(&entry, seq, &mut ranges)?,
+            };
+            if fits {
                 (taken_bytes, seq_last) = (taken_bytes + bytes, Some(seq));
             } else {
                 left = Some(Left {
@@ -247,6 +279,9 @@ impl Replayer {
             }
             Ok(true)
         })?;
+        if sorts && left.is_none() {
+            memtable.list.link_all(&mut unlinked)?;
+        }
         let replayed = match log.rest {
             Some(rest) => {
                 let is_whole = replayed.bytes == rest.log.bytes && seq_last.is_some();
@@ -268,6 +303,7 @@ impl Replayer {
                 .sync(extent.off(), replayed.bytes as usize)
                 .map_err(|e| append_failed(&self.shared, e))?;
             memtable.kept = Some(Arc::clone(extent));
+            memtable.kept_bytes = replayed.bytes;
         }
         if let Some(file) = &file {
             file.ends_at(replayed.bytes);
@@ -293,7 +329,7 @@ impl Replayer {
             first: 0,
         };
         self.read_log(log, &|_| {}, &mut |entry, seq, _| {
-            measured.all += Memtable::entry_bytes(&entry, seq) as u64;
+            measured.all += Memtable::entry_bytes(&self.values, &entry, seq) as u64;
             if measured.first == 0 {
                 measured.first = measured.all;
             }
@@ -316,7 +352,7 @@ impl Replayer {
         let mut at = from.map_or(LOG_HEADER_BYTES as u64, |from| from.record);
         let mut record = |record: RecordView<'_>| -> Result<(), Halt> {
             let skipped = from.filter(|from| from.record == at).map_or(0, |it| it.at);
-            let entries = (record.first_seq..).zip(record.entries()).enumerate();
+            let entries = record.entries().enumerate();
             for (number, (seq, found)) in entries.skip(skipped) {
                 let place = Place {
                     record: at,
@@ -371,7 +407,7 @@ impl Replayer {
 impl WalMemtable {
     /// Returns the size of a memtable for a log, before its entries are measured.
     fn usual_bytes(&self, log: &FoundLog) -> u64 {
-        let usual = self.shared.options.front.memtable_bytes;
+        let usual = Size::usual(&self.shared, None, self.in_log).table;
         match self.shared.memory.is_limited() {
             true => usual,
             // Memtables may be far smaller than they were, and readers search each table.
@@ -385,6 +421,7 @@ impl WalMemtable {
             log_files: Arc::clone(&self.log_files),
             arenas: Arc::clone(&self.arenas),
             anchor: self.anchor.clone(),
+            values: self.values(),
             tables: Arc::clone(&self.tables),
             found: Arc::clone(&self.found),
         }
@@ -469,6 +506,11 @@ impl ReplayedLog for Ended {
                 first: TABLE_NODES_AT as u64 + left.first_bytes,
             });
         }
+        if let (Values::InLog { .. }, FoundPlace::Pool(extent)) =
+            (&self.replayer.values, &log.place)
+        {
+            shorten(shared, log.id, extent, self.replayed.bytes)?;
+        }
         let ranges = std::mem::take(&mut self.ranges);
         shared.ranges.add(ranges, &Readable::later(), true);
         shared.sequencer.start_after(self.seq_last);
@@ -503,6 +545,39 @@ impl ReplayedLog for Ended {
         replayer.found.lock().push_front(log);
         Ok(())
     }
+}
+
+/// Frees the unused part of a log that stays in the pool as a table, if that is much.
+///
+/// CRASH: before the edit the log has its old place, after it the shorter one. Its records are in
+/// both, and nothing follows them.
+fn shorten(shared: &Shared, id: u64, extent: &Extent, used: u64) -> Result<()> {
+    let unit = SHORTEN_MIN.max(shared.pool.usage().granule);
+    // And a seal.
+    let kept = (used + RECORD_ALIGN as u64).next_multiple_of(unit);
+    if shared.options.read_only || extent.len() / 2 < kept {
+        return Ok(());
+    }
+    let span = extent.span();
+    let place = LogPlace::Pool(Span { len: kept, ..span });
+    let changes = vec![
+        Change::LogRetired { id },
+        Change::LogCreated { id, place },
+        Change::LogEnded { id, end: used },
+    ];
+    // PERSIST: the edit, before the space is free. Reversed, a crash could leave a log on space
+    // that has been given to something else.
+    match shared
+        .manifest
+        .commit(Edit { changes })
+        .map_err(Error::from)
+    {
+        Ok(()) => extent.shorten(kept),
+        // It stays as long as it is.
+        Err(e) if e.kind() == ErrorKind::Full => {}
+        Err(e) => return Err(e),
+    }
+    Ok(())
 }
 
 /// Returns the error for a log that is not as it was when it was first read.

@@ -9,6 +9,7 @@ use terrace_media::{AllocError, Extent};
 
 use super::WalMemtable;
 use super::files::LogFiles;
+use super::in_log::Values;
 use super::memtable::{Admits, Memtable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
@@ -24,13 +25,23 @@ pub(super) fn log_bytes(table_bytes: u64) -> u64 {
     table_bytes + table_bytes / 4
 }
 
+/// Returns the bytes of the nodes of a memtable and of its log. In a log that has the values, the
+/// nodes of values of 100 bytes take half as much as their records; of shorter ones, such a
+/// memtable is sealed early.
+fn parts(memtable_bytes: u64, in_log: bool) -> (u64, u64) {
+    match in_log {
+        true => (memtable_bytes / 8 * 5, memtable_bytes),
+        false => (memtable_bytes, log_bytes(memtable_bytes)),
+    }
+}
+
 /// Returns whether `spare` takes `batch`, which its log gets as the first record.
 pub(super) fn fits(spare: &Memtable, batch: &Batch) -> bool {
     let payload = batch.payload.len_bytes();
     let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
     spare.takes(batch)
         && spare.bump.capacity() >= Memtable::bytes_for(payload, batch.len())
-        && log_bytes(spare.bump.capacity()) >= record
+        && spare.log_bytes_max >= record
 }
 
 /// Distinguishes a full pool from a full disk of the logs.
@@ -44,8 +55,8 @@ fn no_room(e: Error) -> Spare {
 impl WalMemtable {
     /// Makes a spare that takes `batch`.
     pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
-        let usual = || Size::usual(&self.shared, batch);
-        let small = || Size::on_reserve(&self.shared, batch);
+        let usual = || Size::usual(&self.shared, batch, self.in_log);
+        let small = || Size::on_reserve(&self.shared, batch, self.in_log);
         let may_be_small = size != SpareSize::Usual;
         let (size, or) = match size {
             SpareSize::Usual => (usual(), None),
@@ -53,15 +64,8 @@ impl WalMemtable {
             SpareSize::UsualOrSmall => (usual(), Some(small())),
         };
         let make = |size, or| {
-            let anchor = self.anchor.as_ref();
-            new_memtable(
-                &self.shared,
-                &self.log_files,
-                &self.arenas,
-                anchor,
-                size,
-                or,
-            )
+            let place = (self.anchor.as_ref(), self.values());
+            new_memtable(&self.shared, &self.log_files, &self.arenas, place, size, or)
         };
         let spare = match make(size, or) {
             // All pieces of the pool may be too short for it. Without a fresh memtable the deletes
@@ -73,12 +77,15 @@ impl WalMemtable {
                     && is_of_pool(&e)
                     && self.shared.pool_outlives() =>
             {
-                make(Size::least().on(Row::Ranges), None)?
+                make(Size::least(self.in_log).on(Row::Ranges), None)?
             }
             made => made?,
         };
-        spare.populate(0, spare.bump.capacity());
-        spare.prefault_extents(&self.shared.pool);
+        // A log with its values is too large to wait for.
+        if !self.in_log {
+            spare.populate(0, spare.bump.capacity());
+            spare.prefault_extents(&self.shared.pool);
+        }
         Ok(spare)
     }
 }
@@ -100,7 +107,7 @@ impl WalMemtable {
         // Only now, since the replay of the logs may have needed all free space.
         let mut held = self.for_next_opening.lock();
         if held.is_empty() {
-            *held = Size::for_next_opening(&self.shared);
+            *held = Size::for_next_opening(&self.shared, self.in_log);
         }
         !held.is_empty()
     }
@@ -110,7 +117,7 @@ impl Spares for WalMemtable {
     fn are_due(&self) -> bool {
         let filling = {
             let shown = self.tables.0.lock();
-            shown.active.bump.used() > shown.active.spare_due_at()
+            shown.active.is_spare_due()
         };
         // While another thread makes one, a job could only find that out, end, and be started
         // again.
@@ -121,7 +128,7 @@ impl Spares for WalMemtable {
     }
 
     fn bytes(&self, batch: Option<&Batch>) -> SpareBytes {
-        let Size { table, log, .. } = Size::usual(&self.shared, batch);
+        let Size { table, log, .. } = Size::usual(&self.shared, batch, self.in_log);
         let table = match &self.anchor {
             Some(_) => 0,
             None => table,
@@ -175,7 +182,10 @@ impl Spares for WalMemtable {
         match self.make_spare(batch, size) {
             Ok(spare) => {
                 let spare = Arc::new(spare);
-                self.unfaulted.add_log(&spare);
+                match self.in_log {
+                    true => self.unfaulted.add_log_table(&spare),
+                    false => self.unfaulted.add_log(&spare),
+                }
                 *self.spare.lock() = Some(spare);
                 Ok(Spare::Ready)
             }
@@ -190,33 +200,42 @@ impl Spares for WalMemtable {
 /// that one of them needs.
 const ROOM_FOR_USUAL: u64 = 4;
 
+/// The first table of an opening whose values are in its log has this part of the usual size, and
+/// at least these bytes.
+const FIRST_PART: u64 = 16;
+const FIRST_BYTES: u64 = 32 << 20;
+
 /// The bytes of the smallest memtable.
 const LEAST_BYTES: u64 = 4 << 10;
 
 /// The bytes of a memtable and of its log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
-    table: u64,
+    pub(super) table: u64,
     log: u64,
+    /// Whether it is smaller than the options say.
+    is_small: bool,
     /// The row of the reserve that its log may take.
     on_reserve: Option<Row>,
 }
 
 impl Size {
     /// Returns the size of a memtable that takes `batch`.
-    pub(super) fn usual(shared: &Shared, batch: Option<&Batch>) -> Size {
-        Size::of(shared.options.front.memtable_bytes, batch)
+    pub(super) fn usual(shared: &Shared, batch: Option<&Batch>, in_log: bool) -> Size {
+        Size::of(shared.options.front.memtable_bytes, batch, in_log)
     }
 
     /// Returns the size of a memtable that takes `batch`, with its log on the reserve.
-    pub(super) fn on_reserve(shared: &Shared, batch: Option<&Batch>) -> Size {
+    pub(super) fn on_reserve(shared: &Shared, batch: Option<&Batch>, in_log: bool) -> Size {
         let memtable = shared.options.front.memtable_bytes;
-        let size = Size::of(memtable.min(LOG_BYTES / 5 * 4), batch);
+        let bytes = memtable.min(LOG_BYTES / 5 * 4);
+        let size = Size::of(bytes, batch, in_log);
         let row = match batch.is_none_or(Batch::deletes_many) {
             true => Row::Ranges,
             false => Row::Log,
         };
         Size {
+            is_small: size.table < parts(memtable, in_log).0,
             on_reserve: Some(row),
             ..size
         }
@@ -226,11 +245,20 @@ impl Size {
     /// bytes into the pool. In a pool with little space it is small: the entries of the logs were
     /// in the pool next to fewer memtables, so all free space is for replaying them. It is the
     /// smallest size if another could take the piece that the longest log needs.
-    pub(super) fn first(shared: &Shared, logs: &[u64]) -> Size {
-        let usual = Size::usual(shared, None);
+    pub(super) fn first(shared: &Shared, logs: &[u64], in_log: bool) -> Size {
+        let usual = match in_log {
+            // A pool that is hardly used need not grow by a whole table.
+            true => {
+                let memtable = shared.options.front.memtable_bytes;
+                let first = (memtable / FIRST_PART).max(memtable.min(FIRST_BYTES));
+                Size::of(first, None, in_log)
+            }
+            false => Size::usual(shared, None, in_log),
+        };
         // Every extent has been adopted by now, so this finds out whether the device has space in
         // addition to them.
-        let needed = usual.table + usual.log + logs.iter().sum::<u64>();
+        let table = if in_log { 0 } else { usual.table };
+        let needed = table + usual.log + logs.iter().sum::<u64>();
         shared.pool.grow_ahead(needed);
         let room = shared.pool.usage();
         let longest = logs.iter().max().copied();
@@ -238,10 +266,14 @@ impl Size {
             None => room.free,
             Some(_) => room.largest_free,
         };
-        if !shared.pool_outlives() || free / ROOM_FOR_USUAL >= usual.table + usual.log {
+        if !shared.pool_outlives() || free / ROOM_FOR_USUAL >= table + usual.log {
             return usual;
         }
-        let small = Size::of(usual.table.min(LOG_BYTES / 5 * 4), None);
+        let small = Size::on_reserve(shared, None, in_log);
+        let small = Size {
+            on_reserve: None,
+            ..small
+        };
         let both =
             small.table.next_multiple_of(room.granule) + small.log.next_multiple_of(room.granule);
         let beside = |longest: u64| {
@@ -249,14 +281,17 @@ impl Size {
                 .max(room.largest_free.saturating_sub(longest))
         };
         match longest {
-            Some(longest) if beside(longest) < both => Size::least(),
+            Some(longest) if beside(longest) < both => Size::least(in_log),
             _ => small,
         }
     }
 
     /// Returns the size of the smallest memtable, which fits wherever space was kept for one.
-    pub(super) fn least() -> Size {
-        Size::of(LEAST_BYTES, None)
+    pub(super) fn least(in_log: bool) -> Size {
+        Size {
+            is_small: true,
+            ..Size::of(LEAST_BYTES, None, in_log)
+        }
     }
 
     /// Lets the log take a row of the reserve.
@@ -269,25 +304,34 @@ impl Size {
 
     /// Holds extents for a first memtable of an opening, if there is space for them. Nothing names
     /// them, so the next opening finds them free, however full the pool is.
-    fn for_next_opening(shared: &Shared) -> Vec<Arc<Extent>> {
-        let sizes = [Size::on_reserve(shared, None), Size::least()];
+    fn for_next_opening(shared: &Shared, in_log: bool) -> Vec<Arc<Extent>> {
+        let sizes = [Size::on_reserve(shared, None, in_log), Size::least(in_log)];
         let taken = sizes.into_iter().find_map(|Size { table, log, .. }| {
-            let taken = [log, table].map(|bytes| shared.pool.alloc_tight(bytes));
-            taken.into_iter().collect::<Result<_, AllocError>>().ok()
+            let places = if in_log { vec![log] } else { vec![log, table] };
+            let taken = places
+                .into_iter()
+                .map(|bytes| shared.pool.alloc_tight(bytes));
+            taken.collect::<Result<_, AllocError>>().ok()
         });
         taken.unwrap_or_default()
     }
 
-    fn of(memtable: u64, batch: Option<&Batch>) -> Size {
-        let (mut table, mut record) = (memtable, 0);
+    fn of(memtable: u64, batch: Option<&Batch>, in_log: bool) -> Size {
+        let (mut table, mut log) = parts(memtable, in_log);
+        let mut record = 0;
         if let Some(batch) = batch {
             let payload = batch.payload.len_bytes();
             record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
-            table = table.max(Memtable::bytes_for(payload, batch.len()));
+            let nodes = Memtable::bytes_for(payload, batch.len());
+            if nodes > table {
+                table = nodes;
+                log = log.max(if in_log { record } else { log_bytes(table) });
+            }
         }
         Size {
             table,
-            log: log_bytes(table).max(record),
+            log: log.max(record),
+            is_small: false,
             on_reserve: None,
         }
     }
@@ -304,16 +348,18 @@ pub(super) fn new_memtable(
     shared: &Arc<Shared>,
     log_files: &LogFiles,
     arenas: &Arc<super::Arenas>,
-    anchor: Option<&Arc<Extent>>,
+    place: (Option<&Arc<Extent>>, Values),
     size: Size,
     small: Option<Size>,
 ) -> Result<Memtable> {
-    match (memtable_of(shared, log_files, arenas, anchor, size), small) {
+    let (anchor, values) = place;
+    let place = || (anchor, values.clone());
+    match (memtable_of(shared, log_files, arenas, place(), size), small) {
         // Logs are in the pool, or else on the disk: that is where a small one fits.
         (Err(e), Some(small))
             if e.kind() == ErrorKind::Full && shared.pool_outlives() == is_of_pool(&e) =>
         {
-            memtable_of(shared, log_files, arenas, anchor, small)
+            memtable_of(shared, log_files, arenas, place(), small)
         }
         (made, _) => made,
     }
@@ -323,12 +369,12 @@ fn memtable_of(
     shared: &Arc<Shared>,
     log_files: &LogFiles,
     arenas: &Arc<super::Arenas>,
-    anchor: Option<&Arc<Extent>>,
+    (anchor, values): (Option<&Arc<Extent>>, Values),
     size: Size,
 ) -> Result<Memtable> {
     let pool = &shared.pool;
     let in_place = !shared.pool_outlives();
-    let is_small = size.table < shared.options.front.memtable_bytes;
+    let is_small = size.is_small;
     let alloc = |bytes| match is_small {
         true => pool.alloc_tight(bytes),
         false => pool.alloc(bytes),
@@ -340,7 +386,8 @@ fn memtable_of(
         None => alloc(size.table)?,
     };
     let id = shared.next_id();
-    let mut memtable = Memtable::new(id, extent, size.table, arenas, in_place)?;
+    let mut memtable = Memtable::new(id, extent, size.table, arenas, in_place, values)?;
+    memtable.log_bytes_max = size.log;
     let (log, place): (Arc<dyn Log>, LogPlace) = match log_extent {
         None => {
             shared.manifest.check_files()?;
@@ -380,7 +427,7 @@ fn memtable_of(
     memtable.log = Some(log);
     memtable.logs.push(id);
     memtable.admits = match size.on_reserve {
-        _ if is_small && size.table <= LEAST_BYTES && !in_place => Admits::Ranges,
+        _ if is_small && size.log <= log_bytes(LEAST_BYTES) && !in_place => Admits::Ranges,
         Some(_) => Admits::Deletes,
         None => Admits::All,
     };

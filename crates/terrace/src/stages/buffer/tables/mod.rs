@@ -1,0 +1,417 @@
+//! Queue of sealed memtables (FlatLSM, section 4.3): each stays as it is, with its log, until all
+//! that are due leave together.
+//!
+//! A table is taken over without an edit and without a copy: it is the index that the front has
+//! filled, over values in its log, or, if the pool is memory, a memtable. After a crash the front
+//! makes it again from its log. So a log is needed until the drain of its table, whatever the
+//! medium.
+//!
+//! Invariants
+//!   Q1  Tables are ordered by age: every number in a newer one is above every one in an older one.
+//!   Q2  A table belongs to at most one drain, and tables drain oldest first.
+//!   Q3  The edit of a drain retires the logs of its tables, and records their last number.
+//!
+//! CRASH: the logs of tables whose drain has no durable edit are replayed; files that it has
+//! written are removed.
+
+mod newer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::canary::failpoint;
+use crate::error::{Error, Result};
+use crate::metrics::{LevelMetrics, Metrics, TABLES};
+use crate::parts::batch::Batch;
+use crate::parts::iter::MergeCursor;
+use crate::parts::key::{KeyRange, Place, Target};
+use crate::parts::manifest::{Change, Edit};
+use crate::parts::ranges::layout::RANGE_DELETE_BIT;
+use crate::stages::{
+    Buffer, Columns, Completion, Drain, DrainParts, EntryCount, Form, Job, JobKind,
+    NewerVersions as _, Rows, SealApart, Sealed, Shared, Source, Sources, Step, TablesMax, Urgency,
+};
+use crate::types::SeqNo;
+
+use newer::Newer;
+
+/// One table.
+struct Table {
+    id: u64,
+    entries: u64,
+    bytes: u64,
+    seqs: (SeqNo, SeqNo),
+    source: Arc<dyn Source>,
+    logs: Vec<u64>,
+    /// Whether it has range deletes, which may reach beyond its keys.
+    has_ranges: bool,
+    /// Whether a power loss could take entries of it, since its log was not synced when it came.
+    unsynced: bool,
+    /// Whether a drain has it. Changed under the lock of the queue.
+    busy: AtomicBool,
+}
+
+/// The number of keys that are looked at for each part.
+const SAMPLES: u64 = 16;
+
+/// The number of nodes of a skip list for each node one level higher: three levels in two halvings.
+const LEVEL_RATIO: f64 = 2.83;
+
+impl Table {
+    /// Returns ascending keys, fewer than `parts`, with about as many entries between any two.
+    fn cuts(&self, parts: usize) -> Result<Vec<Place>> {
+        let samples = SAMPLES * parts as u64;
+        let apart = (self.entries / samples).max(1) as f64;
+        // Lists of indexes leave out two levels.
+        let breadth = (apart.ln() / LEVEL_RATIO.ln()).round() as usize;
+        let breadth = breadth.saturating_sub(2);
+        let mut cursor = self.source.cursor();
+        cursor.hold();
+        let mut keys: Vec<Place> = Vec::new();
+        // BOUND: keys descend, in steps that are seldom short.
+        while keys.len() < 64 * samples as usize {
+            let last = keys
+                .last()
+                .map(|(keyspace, key)| (*keyspace, key.as_slice()));
+            let (keyspace, key) = last.unwrap_or((RANGE_DELETE_BIT, &[]));
+            cursor.seek_before(&Target::first_of(keyspace, key), breadth)?;
+            match cursor.entry()? {
+                Some(entry) if (entry.keyspace, entry.key) < (keyspace, key) => {
+                    keys.push((entry.keyspace, entry.key.to_vec()));
+                }
+                _ => break,
+            }
+        }
+        keys.reverse();
+        let at = (1..parts).map(|part| part * keys.len() / parts);
+        let mut cuts: Vec<Place> = at.filter_map(|at| keys.get(at).cloned()).collect();
+        cuts.dedup();
+        Ok(cuts)
+    }
+}
+
+/// Returns a range that has all keys of tables, so that the bottom need not rewrite what is before
+/// and after them.
+fn keys_of(tables: &[Arc<Table>]) -> Result<KeyRange> {
+    if tables.iter().any(|table| table.has_ranges) {
+        return Ok(KeyRange::default());
+    }
+    let mut ends: Option<(Place, Place)> = None;
+    for table in tables {
+        let mut cursor = table.source.cursor();
+        cursor.hold();
+        cursor.seek(&Target::first_of(0, &[]))?;
+        let first = cursor.entry()?.map(|it| (it.keyspace, it.key.to_vec()));
+        cursor.seek_before(&Target::first_of(RANGE_DELETE_BIT, &[]), 0)?;
+        let last = cursor.entry()?.map(|it| (it.keyspace, it.key.to_vec()));
+        let (Some(first), Some(last)) = (first, last) else {
+            return Ok(KeyRange::default());
+        };
+        ends = Some(match ends {
+            Some((from, to)) => (from.min(first), to.max(last)),
+            None => (first, last),
+        });
+    }
+    let (from, to) = ends.map_or((None, None), |(from, (keyspace, mut last))| {
+        // The next key.
+        last.push(0);
+        (Some(from), Some((keyspace, last)))
+    });
+    Ok(KeyRange { from, to })
+}
+
+/// All tables, newest first.
+#[derive(Default)]
+struct Queue(Mutex<Vec<Arc<Table>>>);
+
+impl Queue {
+    fn insert(&self, table: Table) {
+        let mut tables = self.0.lock();
+        let at = tables.partition_point(|other| other.seqs.1 > table.seqs.1);
+        tables.insert(at, Arc::new(table));
+    }
+
+    fn remove(&self, gone: &[Arc<Table>]) {
+        let mut tables = self.0.lock();
+        tables.retain(|table| !gone.iter().any(|it| it.id == table.id));
+    }
+}
+
+/// The buffer of one database.
+pub(crate) struct Tables {
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
+    apart: Box<dyn SealApart>,
+}
+
+impl Tables {
+    /// Creates an empty buffer; the front replays the logs of tables into sealed memtables.
+    pub(crate) fn new(shared: &Arc<Shared>, apart: Box<dyn SealApart>) -> Tables {
+        Tables {
+            shared: Arc::clone(shared),
+            queue: Arc::default(),
+            apart,
+        }
+    }
+
+    /// Returns the tables of the next drain, newest first.
+    fn due(&self, tables: &[Arc<Table>], urgency: Urgency, bytes_max: u64) -> Vec<Arc<Table>> {
+        let options = &self.shared.options.buffer.tables;
+        let is_busy = |table: &Arc<Table>| table.busy.load(Ordering::Relaxed);
+        let all: u64 = tables.iter().map(|table| table.bytes).sum();
+        // Tables of an earlier opening may have been larger: writers are slowed by their bytes.
+        let full = options.flush_count as u64 * self.shared.options.front.memtable_bytes;
+        let is_due = tables.len() >= options.flush_count || all >= full;
+        if tables.last().is_none_or(is_busy) || urgency <= Urgency::None && !is_due {
+            return Vec::new();
+        }
+        let mut bytes = 0;
+        let from = tables.iter().rposition(|table| {
+            bytes += table.bytes;
+            bytes > bytes_max
+        });
+        // At least one.
+        let from = from.map_or(0, |at| (at + 1).min(tables.len() - 1));
+        tables[from..].to_vec()
+    }
+
+    /// Returns the means by which several threads drain tables.
+    fn parts(&self, above: &[Arc<Table>], draining: &[Arc<Table>], bytes: u64) -> DrainParts {
+        let of_cuts = draining.to_vec();
+        let of_cursors = draining.to_vec();
+        let (queue, shared) = (Arc::clone(&self.queue), Arc::clone(&self.shared));
+        let (above, draining) = (above.to_vec(), draining.to_vec());
+        DrainParts {
+            bytes,
+            cuts: Box::new(move |parts| {
+                let largest = of_cuts.iter().max_by_key(|table| table.entries);
+                largest.map_or(Ok(Vec::new()), |table| table.cuts(parts))
+            }),
+            open: Box::new(move || {
+                let cursors = of_cursors.iter().map(|table| table.source.cursor());
+                MergeCursor::new(cursors.collect())
+            }),
+            newer: Box::new(move || Box::new(Newer::new(&queue, &shared, &above, &draining))),
+        }
+    }
+
+    /// Returns the table of a sealed memtable.
+    fn table(sealed: &Sealed, unsynced: bool) -> Result<Table> {
+        let Form::Source(source) = &sealed.form else {
+            return Err(Error::invalid("this buffer takes memtables as they are"));
+        };
+        Ok(Table {
+            id: sealed.id,
+            entries: sealed.entries,
+            bytes: sealed.bytes,
+            seqs: (sealed.seq_first, sealed.seq_last),
+            source: Arc::clone(source),
+            logs: sealed.logs.clone(),
+            has_ranges: sealed.late.is_some(),
+            unsynced,
+            busy: AtomicBool::new(false),
+        })
+    }
+}
+
+/// All tables of a drain, for the bottom's choice of a range of their keys, which is all of them.
+struct Whole(u64);
+
+impl Rows for Whole {
+    fn bytes(&self, _: &KeyRange) -> Result<u64> {
+        Ok(self.0)
+    }
+
+    fn key_after(&self, _: Option<&Place>, _: u64) -> Result<Option<Place>> {
+        Ok(None)
+    }
+}
+
+impl Buffer for Tables {
+    fn flush_job(&self, sealed: Sealed) -> Result<Box<dyn Job>> {
+        Ok(Box::new(Admit {
+            queue: Arc::clone(&self.queue),
+            sealed: Some(sealed),
+        }))
+    }
+
+    fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
+        let (sealed, changes) = self.apart.seal_apart(batch, seq)?;
+        let table = Tables::table(&sealed, false)?;
+        Ok(Box::new(Built(Some(admitted(
+            &self.queue,
+            table,
+            changes,
+            sealed.forget,
+        )))))
+    }
+
+    fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
+        Ok(None)
+    }
+
+    fn next_drain(
+        &self,
+        urgency: Urgency,
+        bytes_max: u64,
+        columns: Option<&dyn Columns>,
+    ) -> Result<Option<Drain>> {
+        let tables = self.queue.0.lock();
+        let draining = self.due(&tables, urgency, bytes_max);
+        let Some(newest) = draining.first() else {
+            return Ok(None);
+        };
+        let bytes = draining.iter().map(|table| table.bytes).sum();
+        if let Some(columns) = columns
+            && columns.next(None, &Whole(bytes))?.is_none()
+        {
+            return Ok(None);
+        }
+        let keys = keys_of(&draining)?;
+        let seq_last = newest.seqs.1;
+        let above = &tables[..tables.len() - draining.len()];
+        let newer = Newer::new(&self.queue, &self.shared, above, &draining);
+        failpoint!(TablesEarly => {
+            drop(tables);
+            self.queue.remove(&draining);
+            return Ok(None);
+        });
+        let entries = draining.iter().map(|table| table.entries).sum();
+        let cursors = draining.iter().map(|table| table.source.cursor());
+        let cursor = MergeCursor::new(cursors.collect());
+        let logs = draining.iter().flat_map(|table| table.logs.clone());
+        let logs = logs.collect();
+        let busy = |tables: &[Arc<Table>], is_busy: bool| {
+            for table in tables {
+                table.busy.store(is_busy, Ordering::Relaxed);
+            }
+        };
+        busy(&draining, true);
+        let (all, putting_back) = (Arc::clone(&self.queue), draining.clone());
+        let parts = self.parts(above, &draining, bytes);
+        Ok(Some(Drain {
+            prepare: None,
+            cursor,
+            keys,
+            settles: true,
+            durable: newer.seq_max().max(seq_last),
+            newer: Some(Box::new(newer)),
+            seq_last,
+            edit: Edit::of(Change::LastSeq { seq: seq_last }),
+            logs,
+            pending_free: self.shared.pending_frees.open(bytes, entries),
+            count: EntryCount::of(entries),
+            forget: Box::new(move || all.remove(&draining)),
+            put_back: Some(Box::new(move || busy(&putting_back, false))),
+            parts: Some(parts),
+        }))
+    }
+
+    fn tables_max(&self) -> Option<TablesMax> {
+        let (options, front) = (
+            &self.shared.options.buffer.tables,
+            &self.shared.options.front,
+        );
+        Some(TablesMax {
+            slow_bytes: options.flush_count as u64 * front.memtable_bytes,
+            stop_bytes: options.count_max as u64 * front.memtable_bytes,
+            count: options.count_max,
+        })
+    }
+
+    fn sources(&self) -> Sources {
+        let tables = self.queue.0.lock();
+        tables
+            .iter()
+            .map(|table| Arc::clone(&table.source))
+            .collect()
+    }
+
+    fn newest(&self) -> SeqNo {
+        self.queue.0.lock().first().map_or(0, |table| table.seqs.1)
+    }
+
+    fn table_count(&self) -> usize {
+        self.queue.0.lock().len()
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.queue.0.lock().iter().map(|table| table.bytes).sum()
+    }
+
+    fn measure(&self, metrics: &mut Metrics) {
+        let tables = self.queue.0.lock();
+        if tables.is_empty() {
+            return;
+        }
+        metrics.levels.push(LevelMetrics {
+            name: TABLES,
+            level: 0,
+            table_count: tables.len() as u64,
+            entry_count: tables.iter().map(|table| table.entries).sum(),
+            bytes: tables.iter().map(|table| table.bytes).sum(),
+            ..Default::default()
+        });
+    }
+}
+
+/// Returns the completion that shows a table in the place of a memtable.
+fn admitted(
+    queue: &Arc<Queue>,
+    table: Table,
+    changes: Vec<Change>,
+    forget: Box<dyn FnOnce() + Send>,
+) -> Completion {
+    let (queue, entries) = (Arc::clone(queue), table.entries);
+    Completion {
+        edit: Edit { changes },
+        apply: Box::new(move || {
+            queue.insert(table);
+            forget();
+        }),
+        garbage: Vec::new(),
+        entries,
+    }
+}
+
+/// The flush of one memtable: nothing is copied.
+struct Admit {
+    queue: Arc<Queue>,
+    /// Taken by the step.
+    sealed: Option<Sealed>,
+}
+
+impl Job for Admit {
+    fn kind(&self) -> JobKind {
+        JobKind::Flush
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        let Some(mut sealed) = self.sealed.take() else {
+            return Ok(Step::More);
+        };
+        let finish = std::mem::replace(&mut sealed.finish, Box::new(|| Ok(false)));
+        let synced = finish()?;
+        if sealed.entries == 0 {
+            return Ok(Step::Done(sealed.into_nothing()));
+        }
+        let table = Tables::table(&sealed, !synced)?;
+        let done = admitted(&self.queue, table, Vec::new(), sealed.forget);
+        Ok(Step::Done(done))
+    }
+}
+
+/// A table that is complete and not named.
+struct Built(Option<Completion>);
+
+impl Job for Built {
+    fn kind(&self) -> JobKind {
+        JobKind::Flush
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        Ok(self.0.take().map_or(Step::More, Step::Done))
+    }
+}

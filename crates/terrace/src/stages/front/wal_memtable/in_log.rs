@@ -1,0 +1,248 @@
+//! Values that stay in the log: a log in the pool is the table, and the memtable only its index
+//! (FlatLSM, section 4.2).
+//!
+//! The node of such an entry has a reference in the place of its value, and a kind with
+//! [`IN_LOG`] set. Neither leaves memory: a cursor returns the entry as it was written. The value
+//! is read where the writer has logged it, and its checksum is compared at each read, since a
+//! record's checksum covers only the checksums of its values.
+
+use std::sync::Arc;
+
+use terrace_media::{Extent, Region, prefetch};
+
+use crate::canary::{self, Canary};
+use crate::error::Result;
+use crate::parts::codec::{self, DecodeError};
+use crate::parts::expiry::{Value, layout as expiring};
+use crate::parts::iter::{Cursor, EntryView, ListCursor};
+use crate::parts::key::Target;
+use crate::parts::log::LogEntry;
+use crate::parts::ranges::Newer;
+use crate::parts::skiplist::node::dense_height;
+use crate::parts::skiplist::{NewNode, Node};
+use crate::types::{EntryKind, SeqNo};
+
+/// The bit of a node's kind that says that its value is a reference.
+const IN_LOG: u8 = 1 << 7;
+
+/// The size of a reference. Shorter values are stored in nodes.
+const REFERENCE_BYTES: usize = 16;
+
+/// The places of the values of a memtable.
+#[derive(Clone)]
+pub(super) enum Values {
+    /// In its nodes.
+    InNodes,
+    /// In its log, if they are longer than a reference.
+    InLog {
+        /// The region of the pool.
+        pool: Region,
+        /// Whether search hints have all nodes of the index.
+        is_dense: bool,
+    },
+}
+
+/// A reference to the value of an entry.
+#[derive(Clone, Copy)]
+struct Reference {
+    /// The offset in the pool.
+    at: u64,
+    bytes: u32,
+    crc: u32,
+}
+
+impl Reference {
+    fn encode(self) -> [u8; REFERENCE_BYTES] {
+        let mut bytes = [0; REFERENCE_BYTES];
+        bytes[..8].copy_from_slice(&self.at.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Reference> {
+        let (at, rest) = bytes.split_first_chunk()?;
+        let (len, crc) = rest.split_first_chunk()?;
+        Some(Reference {
+            at: u64::from_le_bytes(*at),
+            bytes: u32::from_le_bytes(*len),
+            crc: u32::from_le_bytes(*crc.first_chunk()?),
+        })
+    }
+}
+
+/// The node of an entry, before it is written.
+pub(super) struct Entry<'a> {
+    entry: LogEntry<'a>,
+    reference: Option<[u8; REFERENCE_BYTES]>,
+    is_dense: bool,
+}
+
+impl Values {
+    /// Returns whether a value that is logged stays in the log.
+    fn are_apart(&self, entry: &LogEntry<'_>) -> bool {
+        let is_put =
+            entry.kind == EntryKind::Put as u8 || entry.kind == EntryKind::PutExpiring as u8;
+        matches!(self, Values::InLog { .. }) && is_put && entry.value.len() > REFERENCE_BYTES
+    }
+
+    /// Returns whether search hints have all nodes.
+    pub(super) fn are_dense(&self) -> bool {
+        matches!(self, Values::InLog { is_dense: true, .. })
+    }
+
+    /// Prepares the node of an entry. `logged_at`: the offset of its value in the pool; `None` if
+    /// it has no record.
+    #[inline]
+    pub(super) fn entry<'a>(&self, entry: &LogEntry<'a>, logged_at: Option<u64>) -> Entry<'a> {
+        let reference = match logged_at {
+            Some(at) if self.are_apart(entry) => Some(Reference {
+                at,
+                // A payload has less than 4 GiB.
+                bytes: entry.value.len() as u32,
+                crc: entry.value_crc,
+            }),
+            _ => None,
+        };
+        Entry {
+            entry: *entry,
+            reference: reference.map(Reference::encode),
+            is_dense: self.are_dense(),
+        }
+    }
+
+    /// Returns the value of a node and its expiry, after checking checksums.
+    pub(super) fn read<'a>(&'a self, node: &Node<'a>) -> Result<Value<'a>> {
+        let value = node.checked_entry()?;
+        self.resolve(node.header.kind, value)
+    }
+
+    /// Returns the value that a node of this kind has or refers to.
+    fn resolve<'a>(&'a self, kind: u8, value: Value<'a>) -> Result<Value<'a>> {
+        let Values::InLog { pool, .. } = self else {
+            return Ok(value);
+        };
+        if kind & IN_LOG == 0 {
+            return Ok(value);
+        }
+        let damaged = |offset, expected: String, found: String| DecodeError {
+            what: "value in a log",
+            offset,
+            expected,
+            found,
+        };
+        let Some(reference) = Reference::decode(value.bytes) else {
+            let found = format!("{} bytes", value.bytes.len());
+            return Err(damaged(0, "a reference of 16 bytes".into(), found).into());
+        };
+        let Reference { at, bytes, crc } = reference;
+        let Some(bytes) = pool.bytes(at, bytes as usize) else {
+            let expected = format!("{bytes} bytes inside the pool");
+            return Err(damaged(at, expected, "its end".into()).into());
+        };
+        prefetch(bytes);
+        let computed = codec::checksum(bytes);
+        if computed != crc && !canary::breaks(Canary::ValueChecksum) {
+            return Err(damaged(at, codec::hex(crc), codec::hex(computed)).into());
+        }
+        if plain(kind) != EntryKind::PutExpiring as u8 {
+            return Ok(Value { bytes, expiry: 0 });
+        }
+        let (expiry, bytes) = expiring::decode(bytes, at)?;
+        Ok(Value { bytes, expiry })
+    }
+}
+
+/// Returns the kind of an entry from that of its node.
+#[inline]
+pub(super) fn plain(kind: u8) -> u8 {
+    kind & !IN_LOG
+}
+
+impl Entry<'_> {
+    /// Returns the node of the entry with the number `seq`. `hash` is that of its key.
+    #[inline]
+    pub(super) fn node(&self, hash: u64, seq: SeqNo) -> NewNode<'_> {
+        let mut node = self.entry.node(hash, seq);
+        if self.is_dense {
+            node.height = dense_height(node.height);
+        }
+        match &self.reference {
+            None => node,
+            Some(reference) => NewNode {
+                kind: node.kind | IN_LOG,
+                value: reference,
+                value_crc: codec::checksum(reference),
+                ..node
+            },
+        }
+    }
+}
+
+/// A cursor over a memtable whose values are in its log.
+pub(super) struct InLogCursor {
+    list: ListCursor,
+    values: Values,
+    /// Keeps the space of the log.
+    _log: Option<Arc<Extent>>,
+}
+
+impl InLogCursor {
+    /// Creates a cursor over a list and the log that has the values of its entries.
+    pub(super) fn new(list: ListCursor, values: &Values, log: Option<&Arc<Extent>>) -> InLogCursor {
+        InLogCursor {
+            list,
+            values: values.clone(),
+            _log: log.cloned(),
+        }
+    }
+}
+
+impl Cursor for InLogCursor {
+    fn hold(&mut self) -> bool {
+        self.list.hold()
+    }
+
+    fn release(&mut self) {
+        self.list.release();
+    }
+
+    fn seek(&mut self, target: &Target<'_>) -> Result<()> {
+        self.list.seek(target)
+    }
+
+    fn begin_seek(&mut self, target: &Target<'_>) -> Result<bool> {
+        self.list.begin_seek(target)
+    }
+
+    fn step_seek(&mut self, target: &Target<'_>) -> Result<bool> {
+        self.list.step_seek(target)
+    }
+
+    fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
+        self.list.seek_before(target, breadth)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        self.list.advance()
+    }
+
+    fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer {
+        self.list.newer(from, to, than, last)
+    }
+
+    #[inline]
+    fn entry(&self) -> Result<Option<EntryView<'_>>> {
+        Ok(self.list.entry()?.map(|entry| EntryView {
+            kind: EntryKind::without_expiry(plain(entry.kind)),
+            ..entry
+        }))
+    }
+
+    #[inline]
+    fn value(&self) -> Result<Value<'_>> {
+        let kind = self.list.entry()?.map_or(0, |entry| entry.kind);
+        self.values.resolve(kind, self.list.value()?)
+    }
+}

@@ -1,0 +1,257 @@
+//! FlatLSM: logs are tables, which drain together, and nobody notices.
+
+use std::collections::BTreeMap;
+
+use terrace::{Db, Design, Options, StallReason, Workers};
+use terrace_media::Medium;
+use terrace_testkit::model::run;
+use terrace_testkit::place::scratch;
+use terrace_testkit::script::{Op, Profile};
+use terrace_testkit::{seeds, settings};
+
+const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
+
+/// After random calls, with manual steps and with threads, the store equals an ordered map.
+#[test]
+fn random_calls_agree_with_a_map() {
+    for (seed, medium) in seeds::in_turns(24, &MEDIA) {
+        let options = settings::small_of(Design::FlatLsm, medium);
+        let mut options = settings::varied(&options, seed as u8);
+        let mut script = Profile::everything(800).generate(seed);
+        if seed % 3 == 2 {
+            options.background.workers = Workers::Threads(1);
+            script.retain(|op| !matches!(op, Op::Step(..)));
+        }
+        run(&options, medium, &script)
+            .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
+    }
+}
+
+/// After a crash at any point of short scripts, between the steps of a drain too, nothing
+/// acknowledged is lost.
+#[test]
+fn crashes_lose_nothing() {
+    crate::buffer_only::crashes_of(Design::FlatLsm, None);
+}
+
+/// Returns small tables of a design with a pool, with steps by hand.
+fn options() -> Options {
+    let mut options = settings::small_of(Design::FlatLsm, Medium::Dax);
+    options.pool.size_bytes = 16 << 20;
+    options.buffer.tables.table_bytes = Some(1 << 20);
+    options.bottom.leveled.table_bytes = 64 << 10;
+    options.bottom.leveled.level1_bytes = 1 << 20;
+    options
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(2_654_435_761).to_be_bytes()
+}
+
+fn value(n: u32, turn: u8) -> Vec<u8> {
+    let mut value = vec![turn; 300 + n as usize % 700];
+    value[..4].copy_from_slice(&n.to_le_bytes());
+    value
+}
+
+/// After a crash the logs are the tables again: nothing is copied, in the pool or to files, and
+/// overwritten, deleted, expired and ingested keys are as before, whatever the order of the logs.
+#[test]
+fn an_opening_after_a_crash_copies_nothing() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options()).unwrap();
+    let mut model = BTreeMap::new();
+    for turn in 0..3u8 {
+        for n in (0..1500).filter(|n| n % 3 >= u32::from(turn)) {
+            db.put(key(n), value(n, turn)).unwrap();
+            model.insert(key(n).to_vec(), value(n, turn));
+        }
+        // Its log has a higher number than that of the memtable which takes the next writes.
+        let mut keys: Vec<_> = (0..1500).filter(|n| n % 7 == 0).map(key).collect();
+        keys.sort_unstable();
+        let mut ingest = db.ingest().unwrap();
+        for key in keys {
+            ingest.add(key, [turn + 100; 40]).unwrap();
+            model.insert(key.to_vec(), vec![turn + 100; 40]);
+        }
+        ingest.finish().unwrap();
+        for n in (0..1500).filter(|n| n % 11 == 0) {
+            db.delete(key(n)).unwrap();
+            model.remove(&key(n)[..]);
+        }
+    }
+    db.delete_range(key(1).to_vec()..[key(1), [0xff; 4]].concat())
+        .unwrap();
+    model.remove(&key(1)[..]);
+    let tables = db
+        .metrics()
+        .levels
+        .iter()
+        .map(|l| l.table_count)
+        .sum::<u64>();
+    assert!(tables >= 3, "{}", db.metrics());
+    // A copy of the folder is what a killed process leaves.
+    let copy = scratch().unwrap();
+    for entry in std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(Result::unwrap)
+    {
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    let again = Db::open(copy.path(), options()).unwrap();
+    let report = *again.recovery();
+    assert!(!report.clean && report.entries_replayed > 3000, "{report}");
+    let metrics = again.metrics();
+    assert!(metrics.pm.total().bytes < 256 << 10, "{metrics}");
+    assert!(metrics.files.is_empty(), "{metrics}");
+    let found: BTreeMap<Vec<u8>, Vec<u8>> = again
+        .iter()
+        .unwrap()
+        .map(|pair| pair.unwrap().into_pair())
+        .collect();
+    assert!(found == model);
+    for n in 0..1500 {
+        assert_eq!(
+            again.get(key(n)).unwrap().as_ref(),
+            model.get(&key(n)[..]),
+            "{n}"
+        );
+    }
+    again.drain().unwrap();
+    for n in 0..1500 {
+        assert_eq!(
+            again.get(key(n)).unwrap().as_ref(),
+            model.get(&key(n)[..]),
+            "{n}"
+        );
+    }
+}
+
+/// Writers that are ahead of drains wait for them by name, and there are never more tables than
+/// permitted.
+#[test]
+fn writers_wait_for_drains() {
+    let folder = scratch().unwrap();
+    let mut options = options();
+    options.buffer.tables.table_bytes = Some(128 << 10);
+    options.background.workers = Workers::Threads(1);
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    let mut most = 0;
+    for n in 0..20_000u32 {
+        db.put(key(n % 5000), value(n, 1)).unwrap();
+        if n % 100 == 0 {
+            let metrics = db.metrics();
+            let tables: u64 = metrics.levels.iter().map(|level| level.table_count).sum();
+            most = most.max(tables + metrics.sealed_count + 1);
+        }
+    }
+    // One that is taken over while the metrics are read may be counted twice.
+    let max = options.buffer.tables.count_max as u64 + 1;
+    assert!((5..=max).contains(&most), "{most} tables");
+    let metrics = db.metrics();
+    let waits = metrics
+        .stalls
+        .iter()
+        .find(|it| it.reason == StallReason::TablesUndrained);
+    assert!(waits.is_some_and(|it| it.count > 0), "{metrics}");
+}
+
+/// Keys in ascending order are written to level 1 once: tables of it that a drain does not reach
+/// stay as they are.
+#[test]
+fn ascending_keys_are_written_once() {
+    let folder = scratch().unwrap();
+    let mut options = options();
+    options.bottom.leveled.level1_bytes = 64 << 20;
+    options.bottom.leveled.values_apart_from = Some(1 << 20);
+    let db = Db::open(folder.path(), options).unwrap();
+    for n in 0..40_000u32 {
+        db.put(n.to_be_bytes(), value(n, 1)).unwrap();
+    }
+    db.drain().unwrap();
+    let metrics = db.metrics();
+    let (users, files) = (
+        metrics.life.user_written_bytes,
+        metrics.life.table_file_bytes,
+    );
+    assert!(files < users + users / 4, "{metrics}");
+}
+
+/// Drains on several threads, with snapshots and range deletes, lose and revive nothing.
+#[test]
+fn drains_in_parts_agree_with_a_map() {
+    for workers in [Workers::Threads(3), Workers::Manual] {
+        let folder = scratch().unwrap();
+        let mut options = options();
+        options.background.workers = workers;
+        options.bottom.leveled.subcompactions_max = 4;
+        options.bottom.leveled.table_bytes = 16 << 10;
+        options.buffer.tables.table_bytes = Some(256 << 10);
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut model = BTreeMap::new();
+        let mut held = Vec::new();
+        for turn in 0..8u8 {
+            for n in (0..2000).filter(|n| n % 8 >= u32::from(turn) / 2) {
+                db.put(key(n), value(n, turn)).unwrap();
+                model.insert(key(n).to_vec(), value(n, turn));
+            }
+            let (from, to) = (key(u32::from(turn) + 1), key(u32::from(turn) + 2));
+            let (from, to) = (from.min(to), from.max(to));
+            db.delete_range(from..to).unwrap();
+            model.retain(|key, _| key.as_slice() < &from[..] || key.as_slice() >= &to[..]);
+            if turn % 3 == 0 {
+                held.push((db.snapshot().unwrap(), model.clone()));
+            }
+        }
+        db.drain().unwrap();
+        for (snapshot, expected) in &held {
+            let mut found = BTreeMap::new();
+            for pair in snapshot.iter().unwrap() {
+                let (key, value) = pair.unwrap().into_pair();
+                found.insert(key, value);
+            }
+            assert!(found == *expected, "{workers:?}: a snapshot has changed");
+        }
+        let all = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
+        assert!(all.collect::<BTreeMap<_, _>>() == model, "{workers:?}");
+        let report = db.verify(&mut |_| {}).unwrap();
+        assert!(report.problems.is_empty(), "{report:#?}");
+    }
+}
+
+/// Openings give back what logs of earlier ones have not used: a store that is opened for a few
+/// writes again and again needs no space for whole tables.
+#[test]
+fn an_opening_gives_back_the_rest_of_logs() {
+    for medium in [Medium::Dax, Medium::Mapped] {
+        let folder = scratch().unwrap();
+        let mut options = settings::on(medium, &options());
+        options.buffer.tables.flush_count = 24;
+        options.buffer.tables.count_max = 28;
+        options.buffer.tables.table_bytes = Some(500 << 10);
+        for n in 0..20u32 {
+            let db = Db::open(folder.path(), options.clone()).unwrap();
+            for before in 0..n {
+                let found = db.get(key(before)).unwrap();
+                assert_eq!(found, Some(value(before, 7)), "{medium}, {before} of {n}");
+            }
+            db.put(key(n), value(n, 7)).unwrap();
+            let metrics = db.metrics();
+            // The logs of the active memtable and of a spare are whole.
+            let most = (u64::from(n) + 4) * (64 << 10) + 3 * (512 << 10) + (1 << 20);
+            assert!(
+                metrics.pool.allocated_bytes < most,
+                "{medium}, {n}: {metrics}"
+            );
+            match n % 2 {
+                0 => db.close().unwrap(),
+                _ => drop(db),
+            }
+        }
+        let db = Db::open(folder.path(), options).unwrap();
+        db.drain().unwrap();
+        assert_eq!(db.iter().unwrap().count(), 20);
+        let report = db.verify(&mut |_| {}).unwrap();
+        assert!(report.problems.is_empty(), "{report:#?}");
+    }
+}
