@@ -26,9 +26,17 @@ fn papers_can_be_run() {
             "{}: {lines}",
             file.display()
         );
-        for part in ["[paper]", "scale = 16", "[[paper.value]]", "source = "] {
+        for part in ["[paper]", "[[paper.value]]", "source = "] {
             assert!(source.contains(part), "{part} in {}", file.display());
         }
+        let scale = source
+            .lines()
+            .find_map(|line| line.strip_prefix("scale = "));
+        let scale = scale.unwrap_or_else(|| panic!("no scale in {}", file.display()));
+        let is_titled = source.lines().any(|line| {
+            line.starts_with("title = ") && line.ends_with(&format!(" at 1/{scale}\""))
+        });
+        assert!(is_titled, "no title with 1/{scale} in {}", file.display());
         files += 1;
     }
     assert!(files >= 7, "{files}");
