@@ -153,7 +153,7 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
         args.values_apart_from.map(|from| from.0),
     );
     if args.values_apart_from.is_some() && leveled.values_apart_from.is_none() {
-        // Where the design has its own number, the largest one means that no value is apart.
+        // If the design has its own default, the maximum turns values apart off.
         leveled.values_apart_from = match options.design {
             Some(Design::FlatLsm) => Some(u64::MAX),
             _ => None,

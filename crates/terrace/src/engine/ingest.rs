@@ -42,8 +42,7 @@ use crate::stages::{Completion, IngestWriter, SpareBytes};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
-use super::admission::Need;
-use super::admission::is_held_by_readers;
+use super::admission::{Need, is_held_by_readers};
 
 /// How far above the last number taken an ingest chooses its own: the number of entries that may be
 /// written before it ends. 16 million ingests fit in a database's life.

@@ -574,7 +574,7 @@ mod tests {
             let free = tables.cap.saturating_sub(used * MIB);
             headroom.tables = Some(budget(tables, free, 0));
             assert_eq!(parts(headroom, 0.0)[4], part, "{used} MiB");
-            // What a drain has written counts as gone.
+            // Bytes that a drain has already written do not count.
             headroom.tables = Some(budget(tables, free, 900 * MIB));
             assert_eq!(headroom.pressing(), 0.0, "{used} MiB");
         }

@@ -191,8 +191,8 @@ pub struct TablesOptions {
     /// The number of sealed tables from which on they drain, all together.
     /// Default: 4 (FlatLSM, section 4.3). Range: 1 to 64. Changes: on reopen.
     pub flush_count: usize,
-    /// The maximum number of tables, with the one that is written. Writers are slowed from
-    /// `flush_count` tables on, and wait for a drain if there are so many.
+    /// The maximum number of tables, including the active one. Writers are slowed above
+    /// `flush_count` tables, and wait for a drain at this number.
     /// Default: 6 (FlatLSM, section 5.1). Range: above `flush_count`, up to 128. Changes: on
     /// reopen.
     pub count_max: usize,

@@ -85,3 +85,23 @@ impl Completion {
         }
     }
 }
+
+/// The flush of a table that is complete and only has to be named.
+pub(crate) struct Built(Option<Completion>);
+
+impl Built {
+    /// Creates the job that ends with this completion.
+    pub(crate) fn new(completion: Completion) -> Built {
+        Built(Some(completion))
+    }
+}
+
+impl Job for Built {
+    fn kind(&self) -> JobKind {
+        JobKind::Flush
+    }
+
+    fn step(&mut self) -> Result<Step> {
+        Ok(self.0.take().map_or(Step::More, Step::Done))
+    }
+}

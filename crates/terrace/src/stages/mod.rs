@@ -59,7 +59,7 @@ pub(crate) use buffer::{Buffer, TablesMax};
 pub(crate) use column::{Columns, Rows};
 pub(crate) use drain::{Drain, DrainParts, EntryCount, NewerVersions, PendingFree};
 pub(crate) use front::{Deletes, Front, FrontShape, Pending, Rotated, WritersHeld, Written};
-pub(crate) use job::{Completion, Garbage, Job, Step};
+pub(crate) use job::{Built, Completion, Garbage, Job, Step};
 pub(crate) use need::{Need, Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,

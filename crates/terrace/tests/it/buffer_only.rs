@@ -1,12 +1,12 @@
 //! A design whose buffer keeps all data passes the suites of the other designs: the engine works
 //! without a bottom.
 
-use terrace::{Db, Design, Workers};
+use terrace::{Db, Design, Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::crash::{Case, Tally};
 use terrace_testkit::model::run;
 use terrace_testkit::place::scratch;
-use terrace_testkit::script::Profile;
+use terrace_testkit::script::{Op, Profile};
 use terrace_testkit::{seeds, settings};
 
 const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
@@ -14,37 +14,48 @@ const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
 /// After random calls, with manual steps and with threads, the store equals an ordered map.
 #[test]
 fn random_calls_agree_with_a_map() {
-    for medium in MEDIA {
-        for seed in seeds::seeds(12) {
-            let mut options = settings::small_of(Design::BufferOnly, medium);
-            options = settings::varied(&options, seed as u8);
-            // Nothing releases space.
-            options.pool.size_bytes = 32 << 20;
-            let mut script = Profile::everything(800).generate(seed);
-            if seed % 3 == 2 {
-                options.background.workers = Workers::Threads(1);
-                script.retain(|op| !matches!(op, terrace_testkit::script::Op::Step(..)));
-            }
-            run(&options, medium, &script)
-                .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
+    // Nothing releases space.
+    random_calls_of(Design::BufferOnly, 36, &MEDIA, 1, |options| {
+        options.pool.size_bytes = 32 << 20;
+    });
+}
+
+/// Compares a design with an ordered map after random calls, in a third of the cases with
+/// `threads`. `set` changes the options of a case.
+pub(crate) fn random_calls_of(
+    design: Design,
+    cases: u64,
+    media: &[Medium],
+    threads: usize,
+    set: impl Fn(&mut Options),
+) {
+    for (seed, medium) in seeds::in_turns(cases, media) {
+        let mut options = settings::varied(&settings::small_of(design, medium), seed as u8);
+        set(&mut options);
+        let mut script = Profile::everything(800).generate(seed);
+        if seed % 3 == 2 {
+            options.background.workers = Workers::Threads(threads);
+            script.retain(|op| !matches!(op, Op::Step(..)));
         }
+        run(&options, medium, &script)
+            .unwrap_or_else(|failure| panic!("{design} on {medium}, seed {seed}: {failure}"));
     }
 }
 
 /// After a crash at any point of short scripts, nothing acknowledged is lost.
 #[test]
 fn crashes_lose_nothing() {
-    crashes_of(Design::BufferOnly, Some(8 << 20));
+    crashes_of(Design::BufferOnly, &MEDIA, |options| {
+        options.pool.size_bytes = 8 << 20;
+    });
 }
 
-/// Crashes short scripts on a design at every point; `pool_bytes` replaces the size of the pool.
-pub(crate) fn crashes_of(design: Design, pool_bytes: Option<u64>) {
+/// Crashes short scripts on a design at every point. `set` changes the options of a case.
+pub(crate) fn crashes_of(design: Design, media: &[Medium], set: impl Fn(&mut Options)) {
     let mut sum = Tally::default();
-    for (seed, medium) in seeds::in_turns(6, &MEDIA) {
+    for (seed, medium) in seeds::in_turns(6, media) {
         let (mut case, script) = Case::every_point(seed, medium);
-        if let Some(bytes) = pool_bytes {
-            case.options.pool.size_bytes = bytes;
-        }
+        set(&mut case.options);
         match case.of(design).run(&script) {
             Ok(tally) => sum.add(&tally),
             Err(failure) => panic!("{design} on {medium}, seed {seed}: {failure}"),

@@ -4,34 +4,33 @@ use std::collections::BTreeMap;
 
 use terrace::{Db, Design, Options, StallReason, Workers};
 use terrace_media::Medium;
-use terrace_testkit::model::run;
 use terrace_testkit::place::scratch;
-use terrace_testkit::script::{Op, Profile};
-use terrace_testkit::{seeds, settings};
+use terrace_testkit::settings;
+
+use crate::buffer_only::{crashes_of, random_calls_of};
 
 const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
 
 /// After random calls, with manual steps and with threads, the store equals an ordered map.
 #[test]
 fn random_calls_agree_with_a_map() {
-    for (seed, medium) in seeds::in_turns(24, &MEDIA) {
-        let options = settings::small_of(Design::FlatLsm, medium);
-        let mut options = settings::varied(&options, seed as u8);
-        let mut script = Profile::everything(800).generate(seed);
-        if seed % 3 == 2 {
-            options.background.workers = Workers::Threads(1);
-            script.retain(|op| !matches!(op, Op::Step(..)));
-        }
-        run(&options, medium, &script)
-            .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
-    }
+    random_calls_of(Design::FlatLsm, 24, &MEDIA, 1, |_| {});
 }
 
 /// After a crash at any point of short scripts, between the steps of a drain too, nothing
 /// acknowledged is lost.
 #[test]
 fn crashes_lose_nothing() {
-    crate::buffer_only::crashes_of(Design::FlatLsm, None);
+    crashes_of(Design::FlatLsm, &MEDIA, |_| {});
+}
+
+/// The same where logs are long enough to be shortened by openings, which a crash may interrupt.
+#[test]
+fn crashes_of_openings_that_shorten_logs_lose_nothing() {
+    crashes_of(Design::FlatLsm, &[Medium::Dax, Medium::Mapped], |options| {
+        options.pool.size_bytes = 16 << 20;
+        options.buffer.tables.table_bytes = Some(512 << 10);
+    });
 }
 
 /// Returns small tables of a design with a pool, with steps by hand.

@@ -4,34 +4,24 @@ use std::time::{Duration, SystemTime};
 
 use terrace::{Db, Design, Options, RepairOutcome, RepairSource, Workers};
 use terrace_media::Medium;
-use terrace_testkit::model::run;
 use terrace_testkit::place::scratch;
-use terrace_testkit::script::{Op, Profile};
-use terrace_testkit::{seeds, settings};
+use terrace_testkit::settings;
+
+use crate::buffer_only::{crashes_of, random_calls_of};
 
 const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
 
 /// After random calls, with manual steps and with threads, the store equals an ordered map.
 #[test]
 fn random_calls_agree_with_a_map() {
-    for (seed, medium) in seeds::in_turns(12, &MEDIA) {
-        let options = settings::small_of(Design::MatrixKv, medium);
-        let mut options = settings::varied(&options, seed as u8);
-        let mut script = Profile::everything(800).generate(seed);
-        if seed % 3 == 2 {
-            options.background.workers = Workers::Threads(1);
-            script.retain(|op| !matches!(op, Op::Step(..)));
-        }
-        run(&options, medium, &script)
-            .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
-    }
+    random_calls_of(Design::MatrixKv, 12, &MEDIA, 1, |_| {});
 }
 
 /// After a crash at any point of short scripts, between two columns too, nothing
 /// acknowledged is lost.
 #[test]
 fn crashes_lose_nothing() {
-    crate::buffer_only::crashes_of(Design::MatrixKv, None);
+    crashes_of(Design::MatrixKv, &MEDIA, |_| {});
 }
 
 /// Columns follow one another, and a range delete over several of them deletes the same keys

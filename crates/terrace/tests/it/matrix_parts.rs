@@ -5,13 +5,13 @@ use std::path::Path;
 
 use terrace::{Db, Design, ErrorKind, Options, Snapshot, Workers};
 use terrace_media::Medium;
-use terrace_testkit::crash::{Case, Tally};
-use terrace_testkit::model::run;
 use terrace_testkit::place::{Place, scratch};
-use terrace_testkit::script::{Op, Profile};
 use terrace_testkit::{seeds, settings};
 
+use crate::buffer_only::{crashes_of, random_calls_of};
 use crate::room::on_a_disk_of;
+
+const ON_MEDIA: [Medium; 2] = [Medium::Dax, Medium::Mapped];
 
 const PARTS: usize = 4;
 
@@ -300,34 +300,18 @@ fn a_drain_in_parts_can_be_given_up_anywhere() {
 /// After random calls, with manual steps and with threads, the store equals an ordered map.
 #[test]
 fn random_calls_agree_with_a_map() {
-    for (seed, medium) in seeds::in_turns(10, &[Medium::Dax, Medium::Mapped]) {
-        let options = settings::small_of(Design::MatrixKv, medium);
-        let mut options = settings::varied(&options, seed as u8);
+    random_calls_of(Design::MatrixKv, 15, &ON_MEDIA, 3, |options| {
         options.buffer.matrix.columns = false;
-        let mut script = Profile::everything(800).generate(seed);
-        if seed % 2 == 1 {
-            options.background.workers = Workers::Threads(3);
-            script.retain(|op| !matches!(op, Op::Step(..)));
-        }
-        run(&options, medium, &script)
-            .unwrap_or_else(|failure| panic!("{medium}, seed {seed}: {failure}"));
-    }
+    });
 }
 
 /// After a crash at any point of short scripts, inside drains in parts too, nothing acknowledged is
 /// lost.
 #[test]
 fn crashes_lose_nothing() {
-    let mut sum = Tally::default();
-    for (seed, medium) in seeds::in_turns(6, &[Medium::Dax, Medium::Mapped]) {
-        let (mut case, script) = Case::every_point(seed, medium);
-        case.options.buffer.matrix.columns = false;
-        match case.of(Design::MatrixKv).run(&script) {
-            Ok(tally) => sum.add(&tally),
-            Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
-        }
-    }
-    println!("{sum:?}");
+    crashes_of(Design::MatrixKv, &ON_MEDIA, |options| {
+        options.buffer.matrix.columns = false;
+    });
 }
 
 /// A disk that becomes full while parts write refuses all of them. The drain is put back, nothing

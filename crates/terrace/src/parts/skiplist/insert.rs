@@ -38,7 +38,7 @@ impl SkipList {
     /// loads while the caller writes the node. This is a hint; the insertion reports errors.
     #[inline]
     pub(crate) fn approach(&self, target: &Target<'_>) -> Approach {
-        Approach(self.hint(target).ok().flatten())
+        Approach(self.hint(target))
     }
 
     /// Continues an approach whose memory is loaded, and prefetches the next node. Returns the

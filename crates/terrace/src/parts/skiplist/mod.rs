@@ -44,8 +44,8 @@ pub(crate) struct SkipList {
     head: u64,
     /// The starting points of searches in a memtable. Lists in the pool do not use search hints.
     search_hints: Option<Arc<SearchHints>>,
-    /// Whether these have all nodes, and levels above the first have fewer: searches descend only
-    /// where search hints do not help.
+    /// Whether the search hints contain all nodes, and the levels above the first fewer. Searches
+    /// then descend only if the hints fail.
     is_dense: bool,
 }
 

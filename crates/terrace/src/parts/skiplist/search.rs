@@ -189,7 +189,7 @@ impl SkipList {
     /// search hint helps.
     #[inline]
     pub(super) fn near(&self, target: &Target<'_>) -> Result<Option<(u64, u64)>, DecodeError> {
-        match self.hint(target)? {
+        match self.hint(target) {
             Some(Hint { last, .. }) if self.is_before(last, target)? => {
                 self.walk_from(last, 0, target)
             }
@@ -200,17 +200,13 @@ impl SkipList {
     /// Returns the nodes that search hints propose as close before `target`, and prefetches the
     /// last one. The caller must compare them with `target`.
     #[inline]
-    pub(super) fn hint(&self, target: &Target<'_>) -> Result<Option<Hint>, DecodeError> {
-        let Some(search_hints) = &self.search_hints else {
-            return Ok(None);
-        };
+    pub(super) fn hint(&self, target: &Target<'_>) -> Option<Hint> {
+        let search_hints = self.search_hints.as_ref()?;
         // A reader that sees words half changed may be led to no node.
-        let hint = search_hints.before(&self.region, target).ok().flatten();
-        if let Some(Hint { last, .. }) = hint {
-            self.region.prefetch(last);
-            self.region.prefetch(last.wrapping_add(KEY_LINE));
-        }
-        Ok(hint)
+        let hint = search_hints.before(&self.region, target).ok()??;
+        self.region.prefetch(hint.last);
+        self.region.prefetch(hint.last.wrapping_add(KEY_LINE));
+        Some(hint)
     }
 
     /// Returns whether the node at `off` is before `target`.

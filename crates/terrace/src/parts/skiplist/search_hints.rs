@@ -146,7 +146,7 @@ pub(crate) struct SearchHints {
     writer: Mutex<()>,
 }
 
-/// Returns the number of blocks for so many leaves: a block that is divided leaves two half full.
+/// Returns the maximum number of blocks for `leaves` leaves. Splits leave blocks half full.
 fn block_count(leaves: usize) -> usize {
     leaves / (BLOCK_LEAVES / 2) + 2
 }

@@ -168,8 +168,8 @@ impl DrainJob {
     }
 }
 
-/// Returns the range deletes that may hide entries of a drain, given the number up to which those
-/// of the buffer are durable.
+/// Returns the range deletes that may hide entries of a drain. `durable` is the last sequence
+/// number up to which the range deletes of the buffer are durable.
 fn hides(inner: &Inner, durable: SeqNo) -> Vec<Applicable> {
     let live = &inner.shared.ranges;
     let durable = durable.max(live.durable());

@@ -52,7 +52,7 @@ pub(super) struct Division {
 impl Division {
     /// Returns how to divide a drain, or `None` if it is to stay whole.
     pub(super) fn of(inner: &Inner, drain: &mut Drain, lower: &Lower) -> Option<Division> {
-        // A drain that cannot be put back has to find its space by itself.
+        // Parts give up on a full disk and put the drain back, which this one does not support.
         drain.put_back.as_ref()?;
         if inner.shared.reserve.is_tight() || inner.busy.lock().parts_refused {
             return None;
@@ -293,7 +293,7 @@ impl DrainPart {
                 Err(e) => return Err(e),
             }
         }
-        // Of all jobs that end, the last one gets the plan, whatever the order.
+        // Only the last job to end holds the plan alone.
         let Some(plan) = Arc::into_inner(plan) else {
             return Ok(Step::Done(Completion::nothing()));
         };

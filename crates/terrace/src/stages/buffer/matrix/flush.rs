@@ -14,7 +14,7 @@ use crate::parts::expiry::{Value, layout as expiring};
 use crate::parts::iter::{Cursor, EntryView};
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
-use crate::stages::{Completion, Job, JobKind, Sealed, Shared, Step, retired};
+use crate::stages::{Built, Completion, Job, JobKind, Sealed, Shared, Step, retired};
 use crate::types::{EntryKind, SeqNo};
 
 /// Bytes written in one step.
@@ -196,19 +196,6 @@ fn completion(
     }
 }
 
-/// A row that is complete and not named.
-struct Built(Option<Completion>);
-
-impl Job for Built {
-    fn kind(&self) -> JobKind {
-        JobKind::Flush
-    }
-
-    fn step(&mut self) -> Result<Step> {
-        Ok(self.0.take().map_or(Step::More, Step::Done))
-    }
-}
-
 /// Makes a row of the entries of `batch`.
 pub(super) fn build(
     shared: &Arc<Shared>,
@@ -259,5 +246,5 @@ pub(super) fn build(
     let (seqs, late) = ((seq, seq), None);
     let row = writer.finish(array, Numbers { seqs, late }, state)?;
     let done = completion(shared, rows, row, Box::new(|| {}));
-    Ok(Box::new(Built(Some(done))))
+    Ok(Box::new(Built::new(done)))
 }

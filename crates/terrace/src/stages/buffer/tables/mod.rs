@@ -30,12 +30,18 @@ use crate::parts::key::{KeyRange, Place, Target};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::stages::{
-    Buffer, Columns, Completion, Drain, DrainParts, EntryCount, Form, Job, JobKind,
+    Buffer, Built, Columns, Completion, Drain, DrainParts, EntryCount, Form, Job, JobKind,
     NewerVersions as _, Rows, SealApart, Sealed, Shared, Source, Sources, Step, TablesMax, Urgency,
 };
 use crate::types::SeqNo;
 
 use newer::Newer;
+
+/// The number of keys that are looked at for each part.
+const SAMPLES: u64 = 16;
+
+/// The number of nodes of a skip list for each node one level higher: three levels in two halvings.
+const LEVEL_RATIO: f64 = 2.83;
 
 /// One table.
 struct Table {
@@ -52,12 +58,6 @@ struct Table {
     /// Whether a drain has it. Changed under the lock of the queue.
     busy: AtomicBool,
 }
-
-/// The number of keys that are looked at for each part.
-const SAMPLES: u64 = 16;
-
-/// The number of nodes of a skip list for each node one level higher: three levels in two halvings.
-const LEVEL_RATIO: f64 = 2.83;
 
 impl Table {
     /// Returns ascending keys, fewer than `parts`, with about as many entries between any two.
@@ -90,6 +90,12 @@ impl Table {
         cuts.dedup();
         Ok(cuts)
     }
+}
+
+/// Returns a cursor over all entries of some tables, newest first.
+fn cursor_of(tables: &[Arc<Table>]) -> MergeCursor {
+    let cursors = tables.iter().map(|table| table.source.cursor());
+    MergeCursor::new(cursors.collect())
 }
 
 /// Returns a range that has all keys of tables, so that the bottom need not rewrite what is before
@@ -189,10 +195,7 @@ impl Tables {
                 let largest = of_cuts.iter().max_by_key(|table| table.entries);
                 largest.map_or(Ok(Vec::new()), |table| table.cuts(parts))
             }),
-            open: Box::new(move || {
-                let cursors = of_cursors.iter().map(|table| table.source.cursor());
-                MergeCursor::new(cursors.collect())
-            }),
+            open: Box::new(move || cursor_of(&of_cursors)),
             newer: Box::new(move || Box::new(Newer::new(&queue, &shared, &above, &draining))),
         }
     }
@@ -240,12 +243,8 @@ impl Buffer for Tables {
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
         let (sealed, changes) = self.apart.seal_apart(batch, seq)?;
         let table = Tables::table(&sealed, false)?;
-        Ok(Box::new(Built(Some(admitted(
-            &self.queue,
-            table,
-            changes,
-            sealed.forget,
-        )))))
+        let done = admitted(&self.queue, table, changes, sealed.forget);
+        Ok(Box::new(Built::new(done)))
     }
 
     fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
@@ -279,8 +278,7 @@ impl Buffer for Tables {
             return Ok(None);
         });
         let entries = draining.iter().map(|table| table.entries).sum();
-        let cursors = draining.iter().map(|table| table.source.cursor());
-        let cursor = MergeCursor::new(cursors.collect());
+        let cursor = cursor_of(&draining);
         let logs = draining.iter().flat_map(|table| table.logs.clone());
         let logs = logs.collect();
         let busy = |tables: &[Arc<Table>], is_busy: bool| {
@@ -400,18 +398,5 @@ impl Job for Admit {
         let table = Tables::table(&sealed, !synced)?;
         let done = admitted(&self.queue, table, Vec::new(), sealed.forget);
         Ok(Step::Done(done))
-    }
-}
-
-/// A table that is complete and not named.
-struct Built(Option<Completion>);
-
-impl Job for Built {
-    fn kind(&self) -> JobKind {
-        JobKind::Flush
-    }
-
-    fn step(&mut self) -> Result<Step> {
-        Ok(self.0.take().map_or(Step::More, Step::Done))
     }
 }
