@@ -50,6 +50,8 @@ mod engine;
 mod error;
 mod events;
 mod metrics;
+#[cfg(test)]
+mod models;
 mod named;
 mod options;
 mod parts;

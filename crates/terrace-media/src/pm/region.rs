@@ -76,6 +76,19 @@ impl Region {
         }
     }
 
+    /// Returns the `N` words from an offset on; `None` if the offset is unaligned or they are not
+    /// all inside the mapped range.
+    #[inline(always)]
+    pub fn words<const N: usize>(&self, off: u64) -> Option<&[AtomicU64; N]> {
+        let at = self.locate(off, 8 * N)?;
+        if at & 7 != 0 {
+            return None;
+        }
+        // SAFETY: aligned and committed; the memory lives as long as `self` (R1), and an atomic
+        // word has the layout of a plain one.
+        Some(unsafe { &*self.base.add(at as usize).cast() })
+    }
+
     /// Returns published bytes, which no longer change; `None` if they are not all inside the
     /// mapped range.
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Parts: building blocks of the stages. A part uses media and other parts, nothing above.
 
 pub(crate) mod batch;
+pub(crate) mod btree;
 pub(crate) mod cache;
 pub(crate) mod codec;
 pub(crate) mod compress;

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::metrics::FilterLevel;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::Cursor;
-use crate::parts::key::Target;
+use crate::parts::key::{Place, Target};
 use crate::parts::manifest::item::Item;
 use crate::parts::skiplist::Node;
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
@@ -147,6 +147,11 @@ pub(crate) trait Source: Send + Sync {
     fn cursor(&self) -> Box<dyn Cursor>;
     /// Returns about how many entries, and bytes of them, are between two places.
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)>;
+    /// Returns ascending keys, fewer than `parts`, with about as many entries between any two. A
+    /// source that knows none returns none.
+    fn cuts(&self, _parts: usize) -> Result<Vec<Place>> {
+        Ok(Vec::new())
+    }
     /// Checks everything that can be checked, calling `visited` with the number of bytes of each
     /// read.
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64));

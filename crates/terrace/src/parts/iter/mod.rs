@@ -6,6 +6,7 @@
 
 mod list;
 mod merge;
+mod tree;
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::types::SeqNo;
 
 pub(crate) use list::ListCursor;
 pub(crate) use merge::MergeCursor;
+pub(crate) use tree::TreeCursor;
 
 /// The entry that a cursor is at.
 #[derive(Debug, Clone, Copy)]

@@ -4,18 +4,23 @@ use std::cmp::Ordering as Order;
 
 use super::SkipList;
 use super::layout::HEIGHT_MAX;
-use super::node::{DENSE_LEVELS, Node};
+use super::node::Node;
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
-use crate::parts::key::Target;
+use crate::parts::key::{Place, Target};
 use crate::parts::latch::Latch;
-use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
+use crate::parts::ranges::layout::{ENTRY_KEY_BYTES_MAX, RANGE_DELETE_BIT};
 use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, key_hash};
 
 /// The number of nodes checked per hold of the latch.
 const CHUNK: usize = 256;
 /// The number of nodes on a level that makes an estimate good enough.
 const SAMPLE: u64 = 64;
+
+/// The number of keys that are looked at for each cut.
+const CUT_SAMPLES: u64 = 16;
+/// The number of nodes for each node one level higher: three levels in two halvings.
+const LEVEL_RATIO: f64 = 2.83;
 
 /// A callback for each node, with the node and the result of checking it.
 pub(crate) type Visit<'v> = &'v mut dyn FnMut(&Node<'_>, Result<(), DecodeError>);
@@ -97,29 +102,11 @@ impl SkipList {
                         Order::Equal | Order::Less => return Err(cycle(at)),
                     }
                 }
-                visit(&node, self.check_node(&node));
+                visit(&node, check_node(&node));
                 last = Some((place.0, place.1.to_vec(), place.2));
                 at = self.next(at, 0)?;
             }
         }
-    }
-
-    fn check_node(&self, node: &Node<'_>) -> Result<(), DecodeError> {
-        node.checked_value()?;
-        let hash = key_hash(node.header.keyspace, node.key);
-        let key_bytes_max = match node.header.kind == EntryKind::RangeDelete as u8 {
-            true => ENTRY_KEY_BYTES_MAX,
-            false => KEY_BYTES_MAX,
-        };
-        if node.header.hash != hash || node.key.len() > key_bytes_max {
-            return Err(DecodeError {
-                what: "hash in a skip-list node",
-                offset: node.off,
-                expected: format!("{hash:#x}"),
-                found: format!("{:#x}", node.header.hash),
-            });
-        }
-        Ok(())
     }
 
     fn check_tower(
@@ -139,6 +126,32 @@ impl SkipList {
         Ok(())
     }
 
+    /// Returns ascending keys, fewer than `parts`, with about as many of the list's `nodes` between
+    /// any two.
+    pub(crate) fn cuts(&self, nodes: u64, parts: usize) -> Result<Vec<Place>, DecodeError> {
+        let samples = CUT_SAMPLES * parts as u64;
+        let apart = (nodes / samples).max(1) as f64;
+        let level = (apart.ln() / LEVEL_RATIO.ln()).round() as usize;
+        let mut keys: Vec<Place> = Vec::new();
+        let mut before: Place = (RANGE_DELETE_BIT, Vec::new());
+        // BOUND: keys descend, in steps that are seldom short.
+        while keys.len() < 64 * samples as usize {
+            let target = Target::first_of(before.0, &before.1);
+            let off = self.seek_before(&target, level.min(HEIGHT_MAX - 1))?;
+            if off == 0 {
+                break;
+            }
+            let node = self.node(off)?;
+            before = (node.header.keyspace, node.key.to_vec());
+            keys.push(before.clone());
+        }
+        keys.reverse();
+        let at = (1..parts).map(|part| part * keys.len() / parts);
+        let mut cuts: Vec<Place> = at.filter_map(|at| keys.get(at).cloned()).collect();
+        cuts.dedup();
+        Ok(cuts)
+    }
+
     /// Estimates the number of nodes between `from` and `to`.
     pub(crate) fn count_between(
         &self,
@@ -156,15 +169,30 @@ impl SkipList {
             }
             if count >= SAMPLE || level == 0 {
                 // A level has 2^-1.5 times the nodes of the one below; see `height_for`.
-                let left_out = match self.is_dense && level > 1 {
-                    true => usize::from(DENSE_LEVELS),
-                    false => 0,
-                };
-                return Ok(count << (3 * (level + left_out) / 2));
+                return Ok(count << (3 * level / 2));
             }
         }
         Ok(0)
     }
+}
+
+/// Checks the checksum, the key's size and the hash of a node.
+pub(crate) fn check_node(node: &Node<'_>) -> Result<(), DecodeError> {
+    node.checked_value()?;
+    let hash = key_hash(node.header.keyspace, node.key);
+    let key_bytes_max = match node.header.kind == EntryKind::RangeDelete as u8 {
+        true => ENTRY_KEY_BYTES_MAX,
+        false => KEY_BYTES_MAX,
+    };
+    if node.header.hash != hash || node.key.len() > key_bytes_max {
+        return Err(DecodeError {
+            what: "hash in a skip-list node",
+            offset: node.off,
+            expected: format!("{hash:#x}"),
+            found: format!("{:#x}", node.header.hash),
+        });
+    }
+    Ok(())
 }
 
 #[cold]

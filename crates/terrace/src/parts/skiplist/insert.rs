@@ -13,51 +13,36 @@ use super::SkipList;
 use super::layout::LINK_OFFSET;
 use super::node::{Node, link_word, next};
 use super::search::Splice;
-use super::search_hints::Hint;
-use super::walk::relink_sorted;
 use crate::parts::codec::DecodeError;
-use crate::parts::key::{Target, key_front};
+use crate::parts::key::Target;
 
-/// The nodes that search hints propose for an entry to be inserted, not yet compared with it.
+/// A node on level 1 that search hints propose for an entry to be inserted, not yet compared with
+/// it; 0 if there is none.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Approach(Option<Hint>);
-
-/// The number of nodes that are prefetched while sorted nodes are linked.
-const LINKS_AHEAD: usize = 8;
-
-/// Returns the first bytes of a place in the sort order, as a number. Places with equal numbers are
-/// to be compared themselves.
-pub(crate) fn sort_head(keyspace: u32, key: &[u8]) -> u128 {
-    let (front, rest) = key.split_at(key.len().min(8));
-    let key = u128::from(key_front(front)) << 32 | u128::from(key_front(rest) >> 32);
-    u128::from(keyspace) << 96 | key
-}
+pub(crate) struct Approach(u64);
 
 impl SkipList {
     /// Finds where an entry at `target` will be inserted, and prefetches the memory there, which
     /// loads while the caller writes the node. This is a hint; the insertion reports errors.
     #[inline]
     pub(crate) fn approach(&self, target: &Target<'_>) -> Approach {
-        Approach(self.hint(target))
+        Approach(self.hint(target).ok().flatten().unwrap_or(0))
     }
 
-    /// Continues an approach whose memory is loaded, and prefetches the next node. Returns the
-    /// nodes from which `insert_from` may start, or `None` if the approach found no node before
-    /// `target`.
+    /// Continues an approach whose memory is loaded, and prefetches the next node. Returns the node
+    /// on level 1 from which `insert_from` may start, or `None` if the approach found no node
+    /// before `target`.
     #[inline]
     pub(crate) fn look_ahead(
         &self,
-        Approach(hint): Approach,
+        Approach(from): Approach,
         target: &Target<'_>,
-    ) -> Result<Option<Hint>, DecodeError> {
-        let Some(hint) = hint else {
-            return Ok(None);
-        };
-        if !self.is_before(hint.last, target)? {
+    ) -> Result<Option<u64>, DecodeError> {
+        if from == 0 || !self.is_before(from, target)? {
             return Ok(None);
         }
-        self.expect_next(hint.last)?;
-        Ok(Some(hint))
+        self.expect_next(from)?;
+        Ok(Some(from))
     }
 
     /// Links the node at `off`, already written, at the place of `target`.
@@ -74,28 +59,24 @@ impl SkipList {
 
     /// Links the node at `off`, already written, at the place of `target`. The search starts at
     /// `from`, which `look_ahead` returned, or at the head. Nodes do not move in a list under
-    /// insertion, so the last of `from` is still before `target`.
+    /// insertion, so `from` is still before `target`.
     pub(crate) fn insert_from(
         &self,
-        from: Option<Hint>,
+        from: Option<u64>,
         off: u64,
         height: u8,
         target: &Target<'_>,
     ) -> Result<(), DecodeError> {
         if height == 1
-            && let Some(Hint { last, .. }) = from
-            && let Some(between) = self.walk_from(last, 0, target)?
+            && let Some(from) = from
+            && let Some(between) = self.walk_from(from, 0, target)?
         {
-            self.link(off, 0, between, target)?;
-        } else if height > 1
-            && let Some(Hint { last, on_level1 }) = from
-            && on_level1 != 0
-            && self.node(on_level1)?.header.height > 1
-            && (last == on_level1 || self.is_before(on_level1, target)?)
-            && let Some(upper) = self.walk_from(on_level1, 1, target)?
-            // In a dense list the last node is closer.
-            && let Some(lower) =
-                self.walk_from(if self.is_dense { last } else { upper.0 }, 0, target)?
+            return self.link(off, 0, between, target);
+        }
+        if height > 1
+            && let Some(from) = from
+            && let Some(upper) = self.walk_from(from, 1, target)?
+            && let Some(lower) = self.walk_from(upper.0, 0, target)?
         {
             let splice = match height {
                 2 => None,
@@ -111,55 +92,9 @@ impl SkipList {
             self.link_levels(off, 0..usize::from(height), &splice, target)?;
         }
         match &self.search_hints {
-            Some(search_hints) if height > 1 || self.is_dense => {
-                search_hints.add(&self.region, off, height, target)
-            }
+            Some(search_hints) if height > 1 => search_hints.add(&self.region, off, target),
             _ => Ok(()),
         }
-    }
-
-    /// Links nodes that are written into an empty list that no other thread uses yet. Each has its
-    /// place from `sort_head`. Sorting them costs a fraction of as many insertions, of which each
-    /// would miss the caches several times.
-    pub(crate) fn link_all(&self, nodes: &mut [(u128, u64)]) -> Result<(), DecodeError> {
-        let mut failed = None;
-        nodes.sort_unstable_by(|a, b| {
-            a.0.cmp(&b.0).then_with(|| {
-                let nodes = [a.1, b.1].map(|off| self.node(off));
-                match nodes {
-                    [Ok(a), Ok(b)] => a.compare(&b.target()),
-                    [Err(e), _] | [_, Err(e)] => {
-                        failed = Some(e);
-                        Order::Equal
-                    }
-                }
-            })
-        });
-        if let Some(e) = failed {
-            return Err(e);
-        }
-        let ahead = |at: usize| {
-            if let Some((_, off)) = nodes.get(at + LINKS_AHEAD) {
-                self.region.prefetch(*off);
-            }
-        };
-        let offs = nodes.iter().enumerate().map(|(at, (_, off))| {
-            ahead(at);
-            *off
-        });
-        relink_sorted(&self.region, self.head, offs)?;
-        let Some(search_hints) = &self.search_hints else {
-            return Ok(());
-        };
-        for (at, (_, off)) in nodes.iter().enumerate() {
-            ahead(at);
-            let node = self.node(*off)?;
-            let height = node.header.height;
-            if height > 1 || self.is_dense {
-                search_hints.add(&self.region, *off, height, &node.target())?;
-            }
-        }
-        Ok(())
     }
 
     fn link_levels(

@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 use terrace_media::Region;
 
+pub(crate) use check::{Visit, check_node};
 pub(crate) use insert::Approach;
 pub(crate) use node::{NewNode, Node};
 use search_hints::SearchHints;
@@ -44,9 +45,6 @@ pub(crate) struct SkipList {
     head: u64,
     /// The starting points of searches in a memtable. Lists in the pool do not use search hints.
     search_hints: Option<Arc<SearchHints>>,
-    /// Whether the search hints contain all nodes, and the levels above the first fewer. Searches
-    /// then descend only if the hints fail.
-    is_dense: bool,
 }
 
 impl SkipList {
@@ -56,7 +54,6 @@ impl SkipList {
             region,
             head,
             search_hints: None,
-            is_dense: false,
         }
     }
 
@@ -65,12 +62,6 @@ impl SkipList {
     pub(crate) fn with_search_hints(mut self, mut search_hints: SearchHints) -> SkipList {
         search_hints.reset(self.region.origin());
         self.search_hints = Some(Arc::new(search_hints));
-        self
-    }
-
-    /// Lets search hints have all nodes, whose heights `dense_height` determines.
-    pub(crate) fn dense(mut self) -> SkipList {
-        self.is_dense = true;
         self
     }
 

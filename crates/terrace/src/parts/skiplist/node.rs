@@ -91,20 +91,6 @@ pub(crate) fn height_for(hash: u64, seq: SeqNo) -> u8 {
     (1 + (x.trailing_zeros() * 2 / 3).min(HEIGHT_MAX as u32 - 1)) as u8
 }
 
-/// Returns the height of a node in a dense list instead of its usual one: of the levels above the
-/// first, two are left out, so that few insertions search them.
-#[inline]
-pub(crate) fn dense_height(height: u8) -> u8 {
-    match height {
-        0..=2 => height,
-        3 | 4 => 2,
-        _ => height - DENSE_LEVELS,
-    }
-}
-
-/// The levels that a dense list leaves out.
-pub(crate) const DENSE_LEVELS: u8 = 2;
-
 /// A node as read from its bytes. Its sizes are checked to stay inside the region; its checksum is
 /// not checked until [`Node::checked_value`].
 #[derive(Debug, Clone, Copy)]

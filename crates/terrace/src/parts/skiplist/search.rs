@@ -10,7 +10,6 @@ use std::cmp::Ordering as Order;
 use super::SkipList;
 use super::layout::HEIGHT_MAX;
 use super::node::{Node, next};
-use super::search_hints::Hint;
 use crate::canary::failpoint;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
@@ -189,24 +188,25 @@ impl SkipList {
     /// search hint helps.
     #[inline]
     pub(super) fn near(&self, target: &Target<'_>) -> Result<Option<(u64, u64)>, DecodeError> {
-        match self.hint(target) {
-            Some(Hint { last, .. }) if self.is_before(last, target)? => {
-                self.walk_from(last, 0, target)
-            }
+        match self.hint(target)? {
+            Some(from) if self.is_before(from, target)? => self.walk_from(from, 0, target),
             _ => Ok(None),
         }
     }
 
-    /// Returns the nodes that search hints propose as close before `target`, and prefetches the
-    /// last one. The caller must compare them with `target`.
+    /// Returns a node on level 1 that search hints propose as close before `target`, and prefetches
+    /// it. The caller must compare it with `target`.
     #[inline]
-    pub(super) fn hint(&self, target: &Target<'_>) -> Option<Hint> {
-        let search_hints = self.search_hints.as_ref()?;
-        // A reader that sees words half changed may be led to no node.
-        let hint = search_hints.before(&self.region, target).ok()??;
-        self.region.prefetch(hint.last);
-        self.region.prefetch(hint.last.wrapping_add(KEY_LINE));
-        Some(hint)
+    pub(super) fn hint(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {
+        let Some(search_hints) = &self.search_hints else {
+            return Ok(None);
+        };
+        let hint = search_hints.before(&self.region, target)?;
+        if let Some(from) = hint {
+            self.region.prefetch(from);
+            self.region.prefetch(from.wrapping_add(KEY_LINE));
+        }
+        Ok(hint)
     }
 
     /// Returns whether the node at `off` is before `target`.

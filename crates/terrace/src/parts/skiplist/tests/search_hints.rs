@@ -4,10 +4,9 @@ use super::{Entry, Sample};
 use crate::parts::skiplist::search_hints::SearchHints;
 use crate::types::SEQ_MAX;
 
-/// Returns keys in shapes and orders that fill leaves and blocks differently; more than one block
-/// has leaves for.
+/// Returns keys in shapes and orders that fill leaves differently.
 fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
-    let count = 20_000;
+    let count = 6000;
     let numbered = |i: usize| format!("{i:016}").into_bytes();
     let mut shapes: Vec<(&'static str, Vec<Vec<u8>>)> = vec![
         ("ascending", (0..count).map(numbered).collect()),
@@ -72,18 +71,13 @@ fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
 #[test]
 fn lists_are_the_same_without_them() {
     let mut rng = fastrand::Rng::with_seed(31);
-    let shapes = shapes(&mut rng);
-    for ((name, entries), is_dense) in shapes.iter().flat_map(|it| [(it, false), (it, true)]) {
-        let mut with = Sample::memtable(32 << 20);
-        if is_dense {
-            with.list = with.list.dense();
-        }
-        let without = Sample::new(32 << 20);
-        for entry in entries {
+    for (name, entries) in shapes(&mut rng) {
+        let (with, without) = (Sample::memtable(8 << 20), Sample::new(8 << 20));
+        for entry in &entries {
             assert_eq!(with.insert(entry), without.insert(entry), "same place");
         }
         assert_eq!(with.checked(), without.checked(), "{name}");
-        for entry in entries {
+        for entry in &entries {
             for seq in [SEQ_MAX, entry.seq.0, entry.seq.0.saturating_sub(1)] {
                 let mut place = entry.clone();
                 place.seq.0 = seq;
@@ -100,13 +94,9 @@ fn lists_are_the_same_without_them() {
 #[test]
 fn they_lead_near() {
     let mut rng = fastrand::Rng::with_seed(32);
-    let shapes = shapes(&mut rng);
-    for ((name, entries), is_dense) in shapes.iter().flat_map(|it| [(it, false), (it, true)]) {
-        let mut sample = Sample::memtable(128 << 20);
-        if is_dense {
-            sample.list = sample.list.dense();
-        }
-        for entry in entries {
+    for (name, entries) in shapes(&mut rng) {
+        let sample = Sample::memtable(8 << 20);
+        for entry in &entries {
             sample.insert(entry);
         }
         let near = |entry: &&Entry| sample.list.near(&entry.target()).unwrap().is_some();
@@ -124,7 +114,7 @@ fn they_lead_near() {
 fn too_few_leaves_do_no_harm() {
     let mut rng = fastrand::Rng::with_seed(33);
     for (name, entries) in shapes(&mut rng) {
-        let Sample { bump, list } = Sample::new(32 << 20);
+        let Sample { bump, list } = Sample::new(8 << 20);
         let list = list.with_search_hints(SearchHints::new(1));
         let sample = Sample { bump, list };
         let mut sorted = entries.clone();
@@ -153,32 +143,5 @@ fn nothing_is_left_of_the_list_before() {
         }
         assert_eq!(sample.checked().len(), 500);
         search_hints = sample.list.take_search_hints().unwrap();
-    }
-}
-
-/// Writers that shift leaves of a dense list under one another link every node in its place: one
-/// that is only on level 0 is never taken for one of level 1.
-#[test]
-fn writers_of_a_dense_list_do_not_mislead_one_another() {
-    const EACH: u64 = 10_000;
-    const THREADS: u64 = 3;
-    for turn in 0..4 {
-        let mut sample = Sample::memtable(64 << 20);
-        sample.list = sample.list.dense();
-        std::thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let sample = &sample;
-                scope.spawn(move || {
-                    let mut rng = fastrand::Rng::with_seed(turn * THREADS + thread);
-                    for n in 0..EACH {
-                        // Bytes of keys that would be offsets in the list.
-                        let key = (rng.u64(..8 << 20) & !7).to_le_bytes();
-                        let seq = thread * EACH + n + 1;
-                        sample.insert(&Entry::new(1, &key, seq, b""));
-                    }
-                });
-            }
-        });
-        assert_eq!(sample.checked().len() as u64, THREADS * EACH);
     }
 }

@@ -37,12 +37,6 @@ use crate::types::SeqNo;
 
 use newer::Newer;
 
-/// The number of keys that are looked at for each part.
-const SAMPLES: u64 = 16;
-
-/// The number of nodes of a skip list for each node one level higher: three levels in two halvings.
-const LEVEL_RATIO: f64 = 2.83;
-
 /// One table.
 struct Table {
     id: u64,
@@ -57,39 +51,6 @@ struct Table {
     unsynced: bool,
     /// Whether a drain has it. Changed under the lock of the queue.
     busy: AtomicBool,
-}
-
-impl Table {
-    /// Returns ascending keys, fewer than `parts`, with about as many entries between any two.
-    fn cuts(&self, parts: usize) -> Result<Vec<Place>> {
-        let samples = SAMPLES * parts as u64;
-        let apart = (self.entries / samples).max(1) as f64;
-        // Lists of indexes leave out two levels.
-        let breadth = (apart.ln() / LEVEL_RATIO.ln()).round() as usize;
-        let breadth = breadth.saturating_sub(2);
-        let mut cursor = self.source.cursor();
-        cursor.hold();
-        let mut keys: Vec<Place> = Vec::new();
-        // BOUND: keys descend, in steps that are seldom short.
-        while keys.len() < 64 * samples as usize {
-            let last = keys
-                .last()
-                .map(|(keyspace, key)| (*keyspace, key.as_slice()));
-            let (keyspace, key) = last.unwrap_or((RANGE_DELETE_BIT, &[]));
-            cursor.seek_before(&Target::first_of(keyspace, key), breadth)?;
-            match cursor.entry()? {
-                Some(entry) if (entry.keyspace, entry.key) < (keyspace, key) => {
-                    keys.push((entry.keyspace, entry.key.to_vec()));
-                }
-                _ => break,
-            }
-        }
-        keys.reverse();
-        let at = (1..parts).map(|part| part * keys.len() / parts);
-        let mut cuts: Vec<Place> = at.filter_map(|at| keys.get(at).cloned()).collect();
-        cuts.dedup();
-        Ok(cuts)
-    }
 }
 
 /// Returns a cursor over all entries of some tables, newest first.
@@ -193,7 +154,7 @@ impl Tables {
             bytes,
             cuts: Box::new(move |parts| {
                 let largest = of_cuts.iter().max_by_key(|table| table.entries);
-                largest.map_or(Ok(Vec::new()), |table| table.cuts(parts))
+                largest.map_or(Ok(Vec::new()), |table| table.source.cuts(parts))
             }),
             open: Box::new(move || cursor_of(&of_cursors)),
             newer: Box::new(move || Box::new(Newer::new(&queue, &shared, &above, &draining))),

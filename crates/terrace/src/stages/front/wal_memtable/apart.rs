@@ -15,7 +15,6 @@ use crate::parts::batch::Batch;
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
 use crate::parts::log::{Log, LogEntry, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{Form, SealApart, Sealed, Shared, Source};
 use crate::types::SeqNo;
 
@@ -41,7 +40,7 @@ impl WalMemtable {
 
 impl SealApart for Apart {
     fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<(Sealed, Vec<Change>)> {
-        let (Values::InLog { .. }, Some(anchor)) = (&self.values, &self.anchor) else {
+        let (Values::InLog(_), Some(anchor)) = (&self.values, &self.anchor) else {
             return Err(Error::invalid(
                 "only a design with its tables in logs in a pool takes entries apart",
             ));
@@ -55,7 +54,7 @@ impl SealApart for Apart {
         let id = shared.next_id();
         let entries = payload.iter();
         let nodes = entries.map(|entry| Memtable::entry_bytes(&self.values, &entry, seq) as u64);
-        let nodes = TABLE_NODES_AT as u64 + nodes.sum::<u64>();
+        let nodes = nodes.sum::<u64>() + Memtable::index_bytes(&self.values, batch.len() as u64);
         let (anchor, values) = (Arc::clone(anchor), self.values.clone());
         // It may be refused, so it comes before anything durable.
         let mut memtable = Memtable::new(id, anchor, nodes, &self.arenas, false, values)?;

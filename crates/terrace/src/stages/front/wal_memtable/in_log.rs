@@ -14,11 +14,12 @@ use crate::canary::{self, Canary};
 use crate::error::Result;
 use crate::parts::codec::{self, DecodeError};
 use crate::parts::expiry::{Value, layout as expiring};
-use crate::parts::iter::{Cursor, EntryView, ListCursor};
+use crate::parts::iter::{Cursor, EntryView, TreeCursor};
 use crate::parts::key::Target;
 use crate::parts::log::LogEntry;
 use crate::parts::ranges::Newer;
-use crate::parts::skiplist::node::dense_height;
+use crate::parts::skiplist::layout::node_bytes;
+use crate::parts::skiplist::node::height_for;
 use crate::parts::skiplist::{NewNode, Node};
 use crate::types::{EntryKind, SeqNo};
 
@@ -28,18 +29,18 @@ const IN_LOG: u8 = 1 << 7;
 /// The size of a reference. Shorter values are stored in nodes.
 const REFERENCE_BYTES: usize = 16;
 
+/// The number of values that are prefetched before they are used, and the bytes of them.
+const VALUES_AHEAD: usize = 4;
+const LINE: u64 = 64;
+const LINES_AHEAD_MAX: u64 = 16;
+
 /// The places of the values of a memtable.
 #[derive(Clone)]
 pub(super) enum Values {
     /// In its nodes.
     InNodes,
-    /// In its log, if they are longer than a reference.
-    InLog {
-        /// The region of the pool.
-        pool: Region,
-        /// Whether search hints have all nodes of the index.
-        is_dense: bool,
-    },
+    /// In its log, in this region, if they are longer than a reference.
+    InLog(Region),
 }
 
 /// A reference to the value of an entry.
@@ -75,7 +76,7 @@ impl Reference {
 pub(super) struct Entry<'a> {
     entry: LogEntry<'a>,
     reference: Option<[u8; REFERENCE_BYTES]>,
-    is_dense: bool,
+    in_tree: bool,
 }
 
 impl Values {
@@ -83,12 +84,12 @@ impl Values {
     fn are_apart(&self, entry: &LogEntry<'_>) -> bool {
         let is_put =
             entry.kind == EntryKind::Put as u8 || entry.kind == EntryKind::PutExpiring as u8;
-        matches!(self, Values::InLog { .. }) && is_put && entry.value.len() > REFERENCE_BYTES
+        matches!(self, Values::InLog(_)) && is_put && entry.value.len() > REFERENCE_BYTES
     }
 
-    /// Returns whether search hints have all nodes.
-    pub(super) fn are_dense(&self) -> bool {
-        matches!(self, Values::InLog { is_dense: true, .. })
+    /// Returns whether a tree is the index of such a memtable: no stage takes over its bytes.
+    pub(super) fn in_tree(&self) -> bool {
+        matches!(self, Values::InLog(_))
     }
 
     /// Prepares the node of an entry. `logged_at`: the offset of its value in the pool; `None` if
@@ -107,7 +108,7 @@ impl Values {
         Entry {
             entry: *entry,
             reference: reference.map(Reference::encode),
-            is_dense: self.are_dense(),
+            in_tree: self.in_tree(),
         }
     }
 
@@ -119,7 +120,7 @@ impl Values {
 
     /// Returns the value that a node of this kind has or refers to.
     fn resolve<'a>(&'a self, kind: u8, value: Value<'a>) -> Result<Value<'a>> {
-        let Values::InLog { pool, .. } = self else {
+        let Values::InLog(pool) = self else {
             return Ok(value);
         };
         if kind & IN_LOG == 0 {
@@ -160,12 +161,26 @@ pub(super) fn plain(kind: u8) -> u8 {
 }
 
 impl Entry<'_> {
+    /// Returns the size of the node, which `node` makes with checksums.
+    #[inline]
+    pub(super) fn node_bytes(&self, hash: u64, seq: SeqNo) -> usize {
+        let height = match self.in_tree {
+            true => 1,
+            false => height_for(hash, seq),
+        };
+        let value_bytes = match self.reference {
+            Some(_) => REFERENCE_BYTES,
+            None => self.entry.value.len(),
+        };
+        node_bytes(height, self.entry.key.len(), value_bytes)
+    }
+
     /// Returns the node of the entry with the number `seq`. `hash` is that of its key.
     #[inline]
     pub(super) fn node(&self, hash: u64, seq: SeqNo) -> NewNode<'_> {
         let mut node = self.entry.node(hash, seq);
-        if self.is_dense {
-            node.height = dense_height(node.height);
+        if self.in_tree {
+            node.height = 1;
         }
         match &self.reference {
             None => node,
@@ -181,60 +196,77 @@ impl Entry<'_> {
 
 /// A cursor over a memtable whose values are in its log.
 pub(super) struct InLogCursor {
-    list: ListCursor,
+    entries: TreeCursor,
     values: Values,
     /// Keeps the space of the log.
     _log: Option<Arc<Extent>>,
 }
 
 impl InLogCursor {
-    /// Creates a cursor over a list and the log that has the values of its entries.
-    pub(super) fn new(list: ListCursor, values: &Values, log: Option<&Arc<Extent>>) -> InLogCursor {
+    /// Creates a cursor over the entries of a tree and the log that has their values.
+    pub(super) fn new(
+        entries: TreeCursor,
+        values: &Values,
+        log: Option<&Arc<Extent>>,
+    ) -> InLogCursor {
         InLogCursor {
-            list,
+            entries,
             values: values.clone(),
             _log: log.cloned(),
         }
+    }
+
+    /// Prefetches the beginning of the value some entries ahead, which is anywhere in the log.
+    #[inline]
+    fn prefetch(&self, ahead: usize) -> Result<()> {
+        if let (Values::InLog(pool), Some(node)) = (&self.values, self.entries.ahead(ahead)?)
+            && node.header.kind & IN_LOG != 0
+            && let Some(Reference { at, bytes, .. }) = Reference::decode(node.value()?)
+        {
+            for line in 0..u64::from(bytes).div_ceil(LINE).min(LINES_AHEAD_MAX) + 1 {
+                pool.prefetch(at.wrapping_add(line * LINE));
+            }
+        }
+        Ok(())
+    }
+
+    fn prefetch_first(&self) -> Result<()> {
+        (0..=VALUES_AHEAD).try_for_each(|ahead| self.prefetch(ahead))
     }
 }
 
 impl Cursor for InLogCursor {
     fn hold(&mut self) -> bool {
-        self.list.hold()
+        self.entries.hold()
     }
 
     fn release(&mut self) {
-        self.list.release();
+        self.entries.release();
     }
 
     fn seek(&mut self, target: &Target<'_>) -> Result<()> {
-        self.list.seek(target)
-    }
-
-    fn begin_seek(&mut self, target: &Target<'_>) -> Result<bool> {
-        self.list.begin_seek(target)
-    }
-
-    fn step_seek(&mut self, target: &Target<'_>) -> Result<bool> {
-        self.list.step_seek(target)
+        self.entries.seek(target)?;
+        self.prefetch_first()
     }
 
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
-        self.list.seek_before(target, breadth)
+        self.entries.seek_before(target, breadth)?;
+        self.prefetch_first()
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        self.list.advance()
+        self.entries.advance()?;
+        self.prefetch(VALUES_AHEAD)
     }
 
     fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer {
-        self.list.newer(from, to, than, last)
+        self.entries.newer(from, to, than, last)
     }
 
     #[inline]
     fn entry(&self) -> Result<Option<EntryView<'_>>> {
-        Ok(self.list.entry()?.map(|entry| EntryView {
+        Ok(self.entries.entry()?.map(|entry| EntryView {
             kind: EntryKind::without_expiry(plain(entry.kind)),
             ..entry
         }))
@@ -242,7 +274,7 @@ impl Cursor for InLogCursor {
 
     #[inline]
     fn value(&self) -> Result<Value<'_>> {
-        let kind = self.list.entry()?.map_or(0, |entry| entry.kind);
-        self.values.resolve(kind, self.list.value()?)
+        let kind = self.entries.entry()?.map_or(0, |entry| entry.kind);
+        self.values.resolve(kind, self.entries.value()?)
     }
 }

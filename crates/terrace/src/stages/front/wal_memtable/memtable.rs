@@ -11,26 +11,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use terrace_media::{Arena, Bump, Claim, Extent, Pool, Region};
 
-use super::in_log::{self, InLogCursor, Values};
+use super::in_log::{self, Values};
+use super::index::{Approach, Index};
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
-use crate::parts::iter::{Cursor, ListCursor};
-use crate::parts::key::Target;
+use crate::parts::iter::Cursor;
+use crate::parts::key::{Place, Target};
 use crate::parts::log::{Log, LogEntry};
 use crate::parts::memory::{HeldByReaders, Lease, Memory as Budget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
-use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
-use crate::parts::skiplist::node::head_bytes;
 use crate::parts::skiplist::search_hints::SearchHints;
-use crate::parts::skiplist::{Approach, SkipList};
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: more unused arenas than this are returned to the system.
 const ARENAS_KEPT: usize = 8;
-
-/// A dense list has four times as many nodes in its search hints.
-const DENSE_HINTS: u64 = 4;
 
 /// Arenas come in whole pages.
 const PAGE: u64 = 4096;
@@ -66,7 +61,7 @@ impl Arenas {
     /// Makes `count` arenas ahead of need, faulted in.
     pub(super) fn preallocate(&self, count: usize, bytes: u64) -> Result<()> {
         let taken: Result<Vec<Memory>> =
-            (0..count).map(|_| self.take(bytes, false, false)).collect();
+            (0..count).map(|_| self.take(bytes, false, true)).collect();
         let taken = taken?;
         for arena in taken.iter().filter_map(|memory| memory.arena.as_ref()) {
             // For speed only: a failure appears, if at all, at the first store.
@@ -77,11 +72,11 @@ impl Arenas {
     }
 
     /// Returns an arena of at least `bytes`, a used one if possible; `in_place`: no arena, only the
-    /// memory that belongs to it.
-    fn take(&self, bytes: u64, in_place: bool, is_dense: bool) -> Result<Memory> {
-        let hints_for = match is_dense {
-            true => bytes.saturating_mul(DENSE_HINTS),
-            false => bytes,
+    /// memory that belongs to it. `is_list`: with search hints.
+    fn take(&self, bytes: u64, in_place: bool, is_list: bool) -> Result<Memory> {
+        let hints = || match is_list {
+            true => SearchHints::within(&self.budget, bytes),
+            false => None,
         };
         let mut arenas = self.idle.lock();
         // Not larger either: the memtable must not outgrow its extent.
@@ -92,7 +87,7 @@ impl Arenas {
         if let Some(at) = arenas.iter().position(fits) {
             let mut found = arenas.swap_remove(at);
             if found.search_hints.is_none() {
-                found.search_hints = SearchHints::within(&self.budget, hints_for);
+                found.search_hints = hints();
             }
             return Ok(found);
         }
@@ -126,7 +121,7 @@ impl Arenas {
         }
         Ok(Memory {
             arena,
-            search_hints: SearchHints::within(&self.budget, hints_for),
+            search_hints: hints(),
             bytes,
             lease,
         })
@@ -171,7 +166,7 @@ struct Counted {
 /// A memtable, active or sealed.
 pub(super) struct Memtable {
     pub(super) id: u64,
-    pub(super) list: SkipList,
+    pub(super) index: Index,
     pub(super) bump: Bump,
     /// The place of the memtable in the pool, for its flush.
     pub(super) extent: Arc<Extent>,
@@ -246,28 +241,18 @@ impl Memtable {
             search_hints,
             bytes,
             lease,
-        } = arenas.take(capacity, in_place, values.are_dense())?;
+        } = arenas.take(capacity, in_place, !values.in_tree())?;
         let bump = match &mut arena {
             Some(arena) => arena.bump(extent.off()),
             None => extent.bump_from(0),
         };
-        let full = || Error::invalid(format!("a memtable of {capacity} bytes holds nothing"));
-        let mut claim = bump.lend(TABLE_NODES_AT, 64).ok_or_else(full)?;
-        claim.write(0, &encode_table_header(id));
-        claim.write(TABLE_HEADER_BYTES, &head_bytes());
-        let mut list = SkipList::new(
-            bump.region().clone(),
-            extent.off() + TABLE_HEADER_BYTES as u64,
-        );
-        if values.are_dense() {
-            list = list.dense();
-        }
-        if let Some(search_hints) = search_hints {
-            list = list.with_search_hints(search_hints);
-        }
+        let index = match values.in_tree() {
+            true => Index::tree(&bump)?,
+            false => Index::list(&bump, extent.off(), id, search_hints)?,
+        };
         Ok(Memtable {
             id,
-            list,
+            index,
             bump,
             extent,
             log: None,
@@ -300,16 +285,21 @@ impl Memtable {
     }
 
     /// Returns the bytes with which a memtable is sure to take `payload_bytes` of `entries`.
-    pub(super) fn bytes_for(payload_bytes: usize, entries: usize) -> u64 {
+    pub(super) fn bytes_for(in_log: bool, payload_bytes: usize, entries: usize) -> u64 {
         // A node has 16 bytes more than the entry's header, and a tower.
         let towers = entries * (16 + 8 * crate::parts::skiplist::layout::HEIGHT_MAX);
-        (TABLE_NODES_AT + payload_bytes + towers) as u64
+        Index::bytes_for(in_log, entries as u64) + (payload_bytes + towers) as u64
+    }
+
+    /// Returns the bytes that a memtable of `entries` needs besides their nodes.
+    pub(super) fn index_bytes(values: &Values, entries: u64) -> u64 {
+        Index::bytes_for(values.in_tree(), entries)
     }
 
     /// Returns the bytes of the node of an entry that has a record and the number `seq`.
     pub(super) fn entry_bytes(values: &Values, entry: &LogEntry<'_>, seq: SeqNo) -> usize {
         let hash = key_hash(entry.keyspace, entry.key);
-        values.entry(entry, Some(0)).node(hash, seq).bytes()
+        values.entry(entry, Some(0)).node_bytes(hash, seq)
     }
 
     /// Returns the bytes of the nodes of `batch`, if its first entry gets the number `first`.
@@ -318,7 +308,7 @@ impl Memtable {
         let mut bytes = 0;
         let at = logged.then_some(0);
         for (seq, (entry, &hash)) in (first..).zip(batch.payload.iter().zip(batch.hashes())) {
-            bytes += self.values.entry(&entry, at).node(hash, seq).bytes();
+            bytes += self.values.entry(&entry, at).node_bytes(hash, seq);
         }
         bytes
     }
@@ -326,8 +316,8 @@ impl Memtable {
     /// Returns the bytes in use: of its log if this has the values, else of its nodes.
     pub(super) fn used_bytes(&self) -> u64 {
         match (&self.values, &self.log) {
-            (Values::InLog { .. }, Some(log)) => log.bytes(),
-            (Values::InLog { .. }, None) => self.kept_bytes,
+            (Values::InLog(_), Some(log)) => log.bytes(),
+            (Values::InLog(_), None) => self.kept_bytes,
             (Values::InNodes, _) => self.bump.used(),
         }
     }
@@ -342,7 +332,7 @@ impl Memtable {
     /// Returns whether the last `bytes` in the log have passed the point at which a spare is due.
     pub(super) fn log_passes_due(&self, bytes: u64) -> bool {
         match (&self.values, &self.log) {
-            (Values::InLog { .. }, Some(log)) => {
+            (Values::InLog(_), Some(log)) => {
                 let (due, used) = (self.log_bytes_max / 8, log.bytes());
                 used > due && used.saturating_sub(bytes) <= due
             }
@@ -416,12 +406,11 @@ impl Memtable {
         )
     }
 
-    /// Begins the search for the place of an entry before it has its number: with any number, the
-    /// entry comes after the place before every version of its key.
+    /// Begins the search for the place of an entry, before its node is written.
     #[inline]
-    pub(super) fn approach(&self, entry: &LogEntry<'_>) -> Approach {
-        let target = Target::first_of(entry.keyspace, entry.key);
-        self.list.approach(&target)
+    pub(super) fn approach(&self, entry: &LogEntry<'_>, seq: SeqNo) -> Approach {
+        let (keyspace, key) = (entry.keyspace, entry.key);
+        self.index.approach(&Target { keyspace, key, seq })
     }
 
     /// Writes and links one entry into `claim` at `at`; returns the bytes it took.
@@ -441,10 +430,10 @@ impl Memtable {
             key: entry.key,
             seq,
         };
-        let from = self.list.look_ahead(approach, &target)?;
-        node.write(claim, at);
-        let off = claim.off() + at as u64;
-        self.list.insert_from(from, off, node.height, &target)?;
+        self.index.insert(approach, &target, || {
+            node.write(claim, at);
+            (claim.off() + at as u64, node.height)
+        })?;
         if self.late.any() {
             self.late.note(entry.keyspace, entry.key, seq);
         }
@@ -467,8 +456,8 @@ impl Memtable {
             key: entry.key,
             seq,
         };
-        let from = self.list.look_ahead(self.approach(entry), &target)?;
-        self.list.insert_from(from, off, height, &target)?;
+        let approach = self.index.approach(&target);
+        self.index.insert(approach, &target, || (off, height))?;
         Ok(true)
     }
 
@@ -482,6 +471,9 @@ impl Memtable {
         let hash = key_hash(entry.keyspace, entry.key);
         let prepared = self.values.entry(entry, Some(entry.value_at));
         let node = prepared.node(hash, seq);
+        if !self.index.grow(&self.bump, self.entry_count() + 1) {
+            return Ok(None);
+        }
         let Some(mut claim) = self.bump.lend(node.bytes(), 8) else {
             return Ok(None);
         };
@@ -505,7 +497,7 @@ impl Drop for Memtable {
     fn drop(&mut self) {
         let arena = self.arena.get_mut().take();
         let bytes = self.bytes;
-        let search_hints = self.list.take_search_hints();
+        let search_hints = self.index.take_search_hints();
         if arena.is_some() || search_hints.is_some() {
             let memory = Memory {
                 arena,
@@ -533,11 +525,9 @@ fn unknown_kind(kind: u8) -> Error {
 impl Source for Memtable {
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
         stats.sources += 1;
-        let off = self.list.seek(&probe.front_target())?.node;
-        if off == 0 {
+        let Some(node) = self.index.seek(&probe.front_target())? else {
             return Ok(None);
-        }
-        let node = self.list.node(off)?;
+        };
         if !node.same_key(probe.keyspace, probe.key) {
             return Ok(None);
         }
@@ -551,22 +541,18 @@ impl Source for Memtable {
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
+        let log = self.log_extent.as_ref().or(self.kept.as_ref());
+        let late = self.late.any().then(|| Arc::clone(&self.late));
         // Entries inserted later are above every number that the cursor's reader may see.
-        let mut cursor = ListCursor::new(self.list.clone(), None).up_to(self.seqs().1);
-        if self.late.any() {
-            cursor = cursor.with_late(Arc::clone(&self.late));
-        }
-        match &self.values {
-            Values::InNodes => Box::new(cursor),
-            Values::InLog { .. } => {
-                let log = self.log_extent.as_ref().or(self.kept.as_ref());
-                Box::new(InLogCursor::new(cursor, &self.values, log))
-            }
-        }
+        self.index.cursor(self.seqs().1, late, (&self.values, log))
+    }
+
+    fn cuts(&self, parts: usize) -> Result<Vec<Place>> {
+        self.index.cuts(self.entry_count(), parts)
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
-        let entries = self.list.count_between(from, to)?.min(self.entry_count());
+        let entries = self.index.count_between(from, to, self.entry_count())?;
         let mean = self
             .used_bytes()
             .checked_div(self.entry_count())
@@ -576,7 +562,7 @@ impl Source for Memtable {
 
     fn verify(&self, census: &mut Census, visited: &mut dyn FnMut(u64)) {
         census.tables += 1;
-        let walked = self.list.check_growing(&mut |node, value| {
+        let walked = self.index.check(&mut |node, value| {
             let value = value
                 .map_err(Error::from)
                 .and_then(|()| self.values.read(node));

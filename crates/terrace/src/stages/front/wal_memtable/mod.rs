@@ -22,6 +22,7 @@ mod apart;
 mod ended;
 mod files;
 mod in_log;
+mod index;
 mod memtable;
 mod prefault;
 pub(crate) mod recover;
@@ -190,11 +191,7 @@ impl FlushTo {
     /// Returns the places of values in memtables that go there.
     fn values(self, shared: &Shared) -> Values {
         match self == FlushTo::Tables && shared.pool_outlives() {
-            true => Values::InLog {
-                pool: shared.pool.region().clone(),
-                // A budget has no memory for so many hints.
-                is_dense: !shared.memory.is_limited(),
-            },
+            true => Values::InLog(shared.pool.region().clone()),
             false => Values::InNodes,
         }
     }
@@ -266,8 +263,11 @@ impl Front for WalMemtable {
         let memtable = self.active.load();
         let first = sequencer.last_taken() + 1;
         let bytes = memtable.node_bytes(batch, first, logged);
+        let used = memtable.bump.used();
+        let entries = memtable.entry_count() + count;
+        let needed = bytes as u64 + memtable.index.lacks(entries);
         let takes = memtable.takes(batch) || self.admits_deletes(&memtable, batch);
-        if !takes || memtable.bump.remaining() < bytes as u64 {
+        if !takes || memtable.bump.remaining() < needed {
             return Ok(Written::NeedsRoom(memtable.id));
         }
         let log = memtable.log.as_deref().filter(|_| logged);
@@ -278,7 +278,9 @@ impl Front for WalMemtable {
             },
             None => None,
         };
-        let Some(mut claim) = memtable.bump.lend(bytes, 8) else {
+        let grown = memtable.index.grow(&memtable.bump, entries);
+        let claim = memtable.bump.lend(bytes, 8).filter(|_| grown);
+        let Some(mut claim) = claim else {
             // No other writer claims while the lock is held, so the space that was there still is.
             sequencer.break_off();
             return Err(not_published());
@@ -297,8 +299,7 @@ impl Front for WalMemtable {
         };
         memtable.late.add(&ranges);
         let due = memtable.spare_due_at();
-        let used = memtable.bump.used();
-        pending.spare_due = (used - bytes as u64..used).contains(&due)
+        pending.spare_due = (used..memtable.bump.used()).contains(&due)
             || slot
                 .as_ref()
                 .is_some_and(|slot| memtable.log_passes_due(slot.bytes()));
@@ -311,7 +312,11 @@ impl Front for WalMemtable {
 
         // The search for its place begins here, so that its loads overlap with the writing of the
         // record.
-        let mut next = batch.payload.iter().next().map(|e| memtable.approach(&e));
+        let mut next = batch
+            .payload
+            .iter()
+            .next()
+            .map(|e| memtable.approach(&e, first));
         let lost = canary::breaks(Canary::LogRecord) && first.is_multiple_of(16);
         let mut placed = None;
         if let (Some(log), Some(slot), false) = (log, slot, lost) {
@@ -329,7 +334,9 @@ impl Front for WalMemtable {
             .peekable();
         while let Some((seq, (entry, &hash))) = entries.next() {
             let approach = next.take().unwrap_or_default();
-            next = entries.peek().map(|(_, (e, _))| memtable.approach(e));
+            next = entries
+                .peek()
+                .map(|(seq, (e, _))| memtable.approach(e, *seq));
             let logged_at = logged_at.map(|payload| payload + entry.value_at);
             at += memtable.insert(approach, &mut claim, at, (&entry, logged_at), (hash, seq))?;
         }

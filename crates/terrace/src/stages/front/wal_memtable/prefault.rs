@@ -14,8 +14,8 @@ use super::memtable::Memtable;
 use crate::error::Result;
 use crate::stages::{Completion, Job, JobCounter, JobKind, Shared, Step};
 
-/// The part of the nodes of a log with its values that is faulted in ahead.
-const INDEX_AHEAD: u64 = 16;
+/// The index of large values takes at least so many bytes for each 256 of its log.
+const INDEX_BYTES_MIN: u64 = 8;
 
 /// Bytes of one step: some milliseconds.
 const STEP_BYTES: u64 = 4 << 20;
@@ -40,8 +40,9 @@ enum Part {
     Table,
     /// The file of its log.
     Log,
-    /// The beginning of its memory, and its log in the pool, which has its values.
-    LogTable,
+    /// Its log in the pool, which has its values, and memory of its index for each 256 bytes of
+    /// that.
+    LogTable { index_bytes: u64 },
 }
 
 impl Unfaulted {
@@ -68,9 +69,15 @@ impl Unfaulted {
         self.add(memtable, Part::Table);
     }
 
-    /// Adds a memtable whose values are in its log: too much to wait for.
-    pub(super) fn add_log_table(&self, memtable: &Arc<Memtable>) {
-        self.add(memtable, Part::LogTable);
+    /// Adds a memtable whose values are in its log: too much to wait for. `before` tells how much
+    /// memory its index is going to need.
+    pub(super) fn add_log_table(&self, memtable: &Arc<Memtable>, before: Option<&Memtable>) {
+        let index = before.map_or(0, |before| {
+            let logged = before.used_bytes().max(1);
+            before.bump.used().saturating_mul(256) / logged
+        });
+        let index_bytes = index.clamp(INDEX_BYTES_MIN, 256);
+        self.add(memtable, Part::LogTable { index_bytes });
     }
 
     /// Adds the log of a spare. A rarely written database makes none, so its log takes no memory
@@ -127,7 +134,7 @@ impl Piece {
         let memtable = self.memtable.upgrade()?;
         let end = match self.part {
             Part::Table => memtable.bump.capacity(),
-            Part::Log | Part::LogTable => memtable.log_bytes_max,
+            Part::Log | Part::LogTable { .. } => memtable.log_bytes_max,
         };
         match self.part {
             Part::Table if self.done >= end => {
@@ -135,12 +142,12 @@ impl Piece {
                 return None;
             }
             Part::Table => memtable.populate(self.done, STEP_BYTES),
-            Part::LogTable => {
+            Part::LogTable { index_bytes } => {
                 if self.done >= end {
                     return None;
                 }
-                // The nodes of large values take a small part of the memory.
-                memtable.populate(self.done / INDEX_AHEAD, STEP_BYTES / INDEX_AHEAD);
+                let index = |logged: u64| logged / 256 * index_bytes;
+                memtable.populate(index(self.done), index(STEP_BYTES));
                 if let Some(extent) = &memtable.log_extent {
                     pool.prefault_part(extent, self.done, STEP_BYTES);
                 }

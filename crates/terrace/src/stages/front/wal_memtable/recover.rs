@@ -97,7 +97,7 @@ pub(crate) fn recover(
     let active = Arc::new(active);
     let unfaulted = Unfaulted::new(shared);
     match in_log {
-        true => unfaulted.add_log_table(&active),
+        true => unfaulted.add_log_table(&active, None),
         false => unfaulted.add_table(&active),
     }
     let shown = Shown {

@@ -23,18 +23,18 @@ use terrace_media::{AllocError, Extent, Span};
 
 use super::files::LogFiles;
 use super::in_log::Values;
+use super::index::Index;
 use super::memtable::{Arenas, Memtable};
 use super::spare::Size;
 use super::{Tables, Waiting, WalMemtable, append_failed};
 use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
+use crate::parts::btree::sort_head;
 use crate::parts::codec::DecodeError;
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
 use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::ranges::{RangeDelete, Readable};
-use crate::parts::skiplist::insert::sort_head;
-use crate::parts::skiplist::layout::TABLE_NODES_AT;
 use crate::stages::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, Replayed, ReplayedLog, Shared, retired,
 };
@@ -241,7 +241,7 @@ impl Replayer {
         let mut left: Option<Left> = None;
         let mut ranges = Vec::new();
         // Nodes of an index without values are small and many. A budget has no memory for this.
-        let sorts = self.values.are_dense();
+        let sorts = matches!(self.values, Values::InLog(_)) && !self.shared.memory.is_limited();
         let mut unlinked: Vec<(u128, u64)> = Vec::new();
         let mut expiring = false;
         let (mut taken_bytes, mut seq_last) = (0, None);
@@ -279,8 +279,8 @@ impl Replayer {
             }
             Ok(true)
         })?;
-        if sorts && left.is_none() {
-            memtable.list.link_all(&mut unlinked)?;
+        if let (Index::Tree(tree), true, None) = (&memtable.index, sorts, &left) {
+            tree.build(&mut unlinked)?;
         }
         let replayed = match log.rest {
             Some(rest) => {
@@ -324,18 +324,20 @@ impl Replayer {
 
     /// Returns the bytes that a memtable for the rest of a log needs.
     fn measure(&self, log: &FoundLog) -> Result<Measured> {
-        let mut measured = Measured {
-            all: TABLE_NODES_AT as u64,
-            first: 0,
-        };
+        let (mut first, mut nodes, mut count) = (0, 0, 0);
         self.read_log(log, &|_| {}, &mut |entry, seq, _| {
-            measured.all += Memtable::entry_bytes(&self.values, &entry, seq) as u64;
-            if measured.first == 0 {
-                measured.first = measured.all;
+            let bytes = Memtable::entry_bytes(&self.values, &entry, seq) as u64;
+            if count == 0 {
+                first = bytes;
             }
+            (nodes, count) = (nodes + bytes, count + 1);
             Ok(true)
         })?;
-        Ok(measured)
+        let index = |entries| Memtable::index_bytes(&self.values, entries);
+        Ok(Measured {
+            all: index(count) + nodes,
+            first: index(count.min(1)) + first,
+        })
     }
 
     /// Passes the entries of a log that are not in memtables yet to `entry`, until it returns
@@ -503,12 +505,10 @@ impl ReplayedLog for Ended {
             });
             log.exact = log.exact.map(|exact| Measured {
                 all: exact.all.saturating_sub(left.taken_bytes),
-                first: TABLE_NODES_AT as u64 + left.first_bytes,
+                first: Memtable::index_bytes(&self.replayer.values, 1) + left.first_bytes,
             });
         }
-        if let (Values::InLog { .. }, FoundPlace::Pool(extent)) =
-            (&self.replayer.values, &log.place)
-        {
+        if let (Values::InLog(_), FoundPlace::Pool(extent)) = (&self.replayer.values, &log.place) {
             shorten(shared, log.id, extent, self.replayed.bytes)?;
         }
         let ranges = std::mem::take(&mut self.ranges);

@@ -40,7 +40,8 @@ pub(super) fn fits(spare: &Memtable, batch: &Batch) -> bool {
     let payload = batch.payload.len_bytes();
     let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
     spare.takes(batch)
-        && spare.bump.capacity() >= Memtable::bytes_for(payload, batch.len())
+        && spare.bump.capacity()
+            >= Memtable::bytes_for(spare.values.in_tree(), payload, batch.len())
         && spare.log_bytes_max >= record
 }
 
@@ -183,7 +184,10 @@ impl Spares for WalMemtable {
             Ok(spare) => {
                 let spare = Arc::new(spare);
                 match self.in_log {
-                    true => self.unfaulted.add_log_table(&spare),
+                    true => {
+                        let before = self.active.load();
+                        self.unfaulted.add_log_table(&spare, Some(&before));
+                    }
                     false => self.unfaulted.add_log(&spare),
                 }
                 *self.spare.lock() = Some(spare);
@@ -322,7 +326,7 @@ impl Size {
         if let Some(batch) = batch {
             let payload = batch.payload.len_bytes();
             record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
-            let nodes = Memtable::bytes_for(payload, batch.len());
+            let nodes = Memtable::bytes_for(in_log, payload, batch.len());
             if nodes > table {
                 table = nodes;
                 log = log.max(if in_log { record } else { log_bytes(table) });
