@@ -26,7 +26,7 @@ use crate::model;
 use crate::moments;
 use crate::oracle::Outcome;
 use crate::place::scratch;
-use crate::script::{Profile, scans_beside_steps};
+use crate::script::{Profile, overwrites, scans_beside_steps};
 use crate::{settings, shrink, space, stalled, strangers};
 
 /// The number of operations in a model script.
@@ -140,6 +140,7 @@ pub fn trials() -> Vec<Trial> {
         (C::HintTooFar, Columns, Dax, 10),
         (C::ColumnEarly, Columns, Dax, 10),
         (C::TablesEarly, Tables, Dax, 10),
+        (C::RewriteDropsTombstones, Tables, Dax, 20),
         (C::ValuesForgotten, Tables, Dax, 20),
         (C::FileUnsynced, TablesPower, Dax, 20),
         (C::LogsByNumber, TablesPower, Dax, 40),
@@ -245,11 +246,11 @@ impl Suite {
             }
             Suite::Tables => {
                 let options = settings::small_of(Design::FlatLsm, medium);
-                model::run(
-                    &options,
-                    medium,
-                    &Profile::everything(MODEL_OPS).generate(seed),
-                )
+                let script = match seed % 4 {
+                    3 => overwrites(seed, MODEL_OPS / 20),
+                    _ => Profile::everything(MODEL_OPS).generate(seed),
+                };
+                model::run(&options, medium, &script)
             }
             Suite::TablesPower => {
                 let (case, script) = Case::every_point(seed, medium);

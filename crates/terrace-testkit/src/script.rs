@@ -251,6 +251,71 @@ pub fn scans_beside_steps(seed: u64) -> Vec<Op> {
     script
 }
 
+/// Generates a script that overwrites a few keys again and again, above older versions of them on a
+/// disk. Its writes are batches, so that it passes few points at which a crash could happen. Each
+/// round fills about one table of [`crate::settings::small`].
+pub fn overwrites(seed: u64, rounds: usize) -> Vec<Op> {
+    let profile = Profile {
+        spaces: seed.is_multiple_of(3),
+        value_max: 160,
+        ..Profile::everything(0)
+    };
+    let mut make = Generator {
+        profile: &profile,
+        rng: fastrand::Rng::with_seed(seed),
+        ranges: range_deletes(seed),
+        expiries: expiries(seed),
+        tag: 1,
+    };
+    let all: Vec<Key> = (0..12).map(|_| make.key()).collect();
+    let mut script = vec![Op::CreateSpace(1), Op::CreateSpace(2)];
+    for key in &all {
+        let put = Entry {
+            key: key.clone(),
+            value: Some(make.value()),
+            until: None,
+            ttl: None,
+            ..make.entry()
+        };
+        script.push(Op::Write(vec![put], Durability::Buffered));
+    }
+    script.push(Op::Drain);
+    for round in 0..rounds {
+        // Most keys are left alone for a few rounds, with a tombstone or a value.
+        let hot = &all[round / 3 % 4 * 3..][..3];
+        for _ in 0..2 {
+            let count = make.rng.usize(40..90);
+            let mut entry = || Entry {
+                key: hot[make.rng.usize(..3)].clone(),
+                ..make.entry()
+            };
+            let batch = (0..count).map(|_| entry()).collect();
+            script.push(Op::Write(batch, make.durability()));
+        }
+        script.push(match make.rng.u8(0..12) {
+            0..3 => Op::TakeSnapshot,
+            3..6 => Op::DropSnapshot(make.rng.u8(..)),
+            6 => Op::OpenIter(make.space(), Range::All),
+            7 => Op::DropIter(make.rng.u8(..)),
+            8 => Op::Wait(100),
+            9 => Op::Reopen(make.rng.bool(), 0),
+            10 if make.profile.spaces => Op::DropSpace(make.rng.u8(1..3)),
+            11 if make.profile.spaces => Op::CreateSpace(make.rng.u8(1..3)),
+            _ => Op::Scan(0, Range::All, make.rng.u64(..)),
+        });
+        script.push(Op::Flush);
+        script.push(Op::Step(make.rng.u32(..), make.rng.u8(1..12)));
+        for _ in 0..4 {
+            script.push(make.read());
+        }
+        if make.rng.u8(0..8) == 0 {
+            script.push(Op::Drain);
+        }
+    }
+    script.push(Op::Scan(0, Range::All, 0));
+    script
+}
+
 /// Returns how many entries in a thousand of a seed's script delete ranges, and a separate random
 /// stream for their ends. One script in three has no range deletes.
 fn range_deletes(seed: u64) -> (u32, fastrand::Rng) {

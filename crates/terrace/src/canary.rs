@@ -99,6 +99,8 @@ canaries! {
     ColumnEarly => "column-early" in "buffer/matrix",
     /// Tables are forgotten before their drain is in the bottom.
     TablesEarly => "tables-early" in "buffer/tables",
+    /// A tombstone counts as garbage when a log is rewritten.
+    RewriteDropsTombstones => "rewrite-drops-tombstones" in "tables/rewrite.rs",
     /// Logs are replayed in the order of their numbers, not of their entries.
     LogsByNumber => "logs-by-number" in "front/*/replay.rs",
     /// The manifest names a table file or a value file before its name is durable.

@@ -22,7 +22,7 @@ pub enum Purpose {
     Log,
     /// Copying a sealed memtable into the buffer.
     Flush,
-    /// Relinking nodes inside the buffer.
+    /// Relinking nodes inside the buffer, or rewriting its logs.
     Merge,
     /// Moving data from the buffer to the bottom.
     Drain,

@@ -38,7 +38,7 @@ fn open(shared: &Arc<Shared>, folder: Folder) -> Result<(Stages, Opened)> {
     let shape = wal_memtable::shape(shared);
     let bottom = leveled::recover::recover(shared, &folder, shape, Some(Merging::Whole))?;
     let front = wal_memtable::recover::recover(shared, folder, FlushTo::Tables)?;
-    let buffer = Tables::new(shared, Box::new(front.apart()));
+    let buffer = Tables::new(shared, Arc::new(front.apart()));
     let stages = Stages {
         front: Box::new(front),
         buffer: Some(Box::new(buffer)),
@@ -75,4 +75,81 @@ fn fix(shared: &mut Shared) {
     }
     levels.debt_stop_bytes = levels.debt_stop_bytes.max(levels.level1_bytes);
     levels.values_apart_from.get_or_insert(APART_FROM);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use terrace_media::{Backing, Machine, Medium};
+
+    use super::*;
+    use crate::designs::owners::OWNERS;
+    use crate::parts::batch::Batch;
+    use crate::stages::{
+        Completion, Job, Lookup, Probe, Rotated, SpareSize, Step, Urgency, Written, fixture,
+    };
+    use crate::types::{Durability, EntryKind, key_hash};
+
+    /// Runs a job to its end.
+    fn run(shared: &Shared, mut job: Box<dyn Job>) {
+        loop {
+            match job.step().unwrap() {
+                Step::More => {}
+                Step::Done(Completion { edit, apply, .. }) => {
+                    if !edit.is_empty() {
+                        shared.manifest.commit(edit).unwrap();
+                    }
+                    return apply();
+                }
+                Step::Split(_) | Step::Wait | Step::Retry(_) => panic!("it needs nothing"),
+            }
+        }
+    }
+
+    /// A read that took its number before its view may find the version of that number gone from a
+    /// log that was rewritten meanwhile. It finds the newer one, which tells it to look again.
+    #[test]
+    fn a_rewritten_log_answers_reads_that_began_before() {
+        let machine = Machine::new(1, Medium::Dax);
+        let dir = PathBuf::from("db");
+        machine.fs().create_dir_all(&dir).unwrap();
+        let mut shared = fixture::shared_in(Backing::Simulated(machine.clone()), OWNERS);
+        (RECIPE.fix)(Arc::get_mut(&mut shared).unwrap());
+        let fs = machine.fs();
+        let (stages, _) = open(&shared, Folder { fs, dir }).unwrap();
+        let (front, buffer) = (&stages.front, stages.buffer.as_ref().unwrap());
+        for turn in 1..=40 {
+            let mut batch = Batch::default();
+            batch.push(EntryKind::Put, 0, b"key", &[turn; 100]);
+            match front.write(&mut batch, Durability::Buffered, 0).unwrap() {
+                Written::Pending(pending) => front.publish(pending, Durability::Buffered).unwrap(),
+                _ => panic!("there is room"),
+            }
+        }
+        let spares = front.spares().unwrap();
+        spares.prepare(None, SpareSize::Usual).unwrap();
+        assert!(matches!(front.rotate(None).unwrap(), Rotated::Sealed(_)));
+        let sealed = front.next_sealed().unwrap().unwrap();
+        run(&shared, buffer.flush_job(sealed).unwrap());
+        let sought = |at, latest| {
+            let probe = Probe {
+                keyspace: 0,
+                key: b"key",
+                hash: key_hash(0, b"key"),
+                at,
+                latest,
+            };
+            let found = buffer.sources()[0].get(&probe, &mut Default::default());
+            match found.unwrap() {
+                Some(Lookup::Value { seq, .. }) => seq,
+                _ => 0,
+            }
+        };
+        assert_eq!((sought(7, true), sought(7, false)), (7, 7));
+        let job = buffer.next_job(Urgency::None).unwrap();
+        run(&shared, job.expect("a rewrite"));
+        assert_eq!((sought(7, true), sought(7, false)), (40, 0));
+        assert!(buffer.next_job(Urgency::None).unwrap().is_none());
+    }
 }

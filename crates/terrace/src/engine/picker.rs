@@ -121,7 +121,7 @@ impl Engine {
         urgency: Urgency,
     ) -> Result<Option<Box<dyn Job>>> {
         match (kind, &self.stages.buffer) {
-            (JobKind::Merge, Some(buffer)) => buffer.next_job(),
+            (JobKind::Merge, Some(buffer)) => buffer.next_job(urgency),
             // While its parts run, the buffer has no other drain. They are drains themselves: where
             // those come first, no compaction that was interrupted comes before them.
             (JobKind::Drain, Some(_)) => {

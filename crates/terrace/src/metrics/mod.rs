@@ -57,6 +57,7 @@ named_enum! {
         Reclaim => "reclaim",
         Compact => "compact",
         Spare => "spare",
+        Rewrite => "rewrite",
     }
 }
 
@@ -148,8 +149,8 @@ impl FilterLevel {
 /// One kind of background job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobMetrics {
-    /// "flush", "merge", "drain", "reclaim", "compact", or "spare" for the preparation of memory
-    /// for memtables.
+    /// "flush", "merge", "drain", "reclaim", "compact", "spare" for the preparation of memory for
+    /// memtables, or "rewrite" for logs of `FlatLsm` that are written again without garbage.
     pub kind: &'static str,
     /// Completed jobs.
     pub count: u64,

@@ -1,4 +1,4 @@
-//! A pool of 4 MiB in memory with an empty manifest, for tests.
+//! A pool of 4 MiB with an empty manifest, for tests.
 
 use std::sync::Arc;
 
@@ -11,8 +11,14 @@ use crate::parts::redo::RedoArea;
 use crate::testing::small_options;
 use crate::types::DbId;
 
+/// Returns a pool in memory.
 pub(crate) fn shared(owners: Owners) -> Arc<Shared> {
-    let mut config = PoolConfig::new(Backing::Anonymous, 4 << 20);
+    shared_in(Backing::Anonymous, owners)
+}
+
+/// Returns a pool in this place.
+pub(crate) fn shared_in(backing: Backing, owners: Owners) -> Arc<Shared> {
+    let mut config = PoolConfig::new(backing, 4 << 20);
     config.granule = 4096;
     let pool = Pool::create(config).unwrap();
     let manifest = Manifest::create(&pool, DbId::default(), 64 << 10, owners).unwrap();

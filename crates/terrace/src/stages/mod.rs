@@ -64,7 +64,9 @@ pub(crate) use need::{Need, Pressure, Urgency};
 pub(crate) use replay::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, ReplayTask, Replayed, ReplayedLog,
 };
-pub(crate) use sealed::{Form, ListImage, Readers, SealApart, Sealed, retired};
+pub(crate) use sealed::{
+    ApartBytes, Form, ListImage, Readers, RewriteApart, SealApart, Sealed, retired,
+};
 pub(crate) use shared::{Folder, Shared};
 pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
 pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};

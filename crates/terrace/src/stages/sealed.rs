@@ -7,7 +7,8 @@ use terrace_media::{Extent, Region};
 
 use crate::error::Result;
 use crate::parts::batch::Batch;
-use crate::parts::iter::{Cursor, MergeCursor};
+use crate::parts::expiry::Value;
+use crate::parts::iter::{Cursor, EntryView, MergeCursor};
 use crate::parts::key::KeyRange;
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::LateKeys;
@@ -106,6 +107,32 @@ pub(crate) trait SealApart: Send + Sync {
     /// Makes one of the entries of `batch`, whose keys ascend, all with the number `seq`. Its log
     /// is durable, and named by the changes that are returned.
     fn seal_apart(&self, batch: &Batch, seq: SeqNo) -> Result<(Sealed, Vec<Change>)>;
+    /// Returns whether memtables have their values in logs, so that a new log of fewer entries
+    /// takes less space.
+    fn can_rewrite(&self) -> bool;
+    /// Returns the bytes that an entry takes, if it is added to such a memtable.
+    fn entry_bytes(&self, entry: &EntryView<'_>, value: &Value<'_>) -> ApartBytes;
+    /// Begins a memtable of entries that are in other tables of the buffer. Returns `None` if there
+    /// is no space for it that writers can do without.
+    fn rewrite(&self, bytes: ApartBytes) -> Result<Option<Box<dyn RewriteApart>>>;
+}
+
+/// A sealed memtable that is being made of entries in other tables.
+pub(crate) trait RewriteApart: Send {
+    /// Adds an entry. Its number is not below that of the last one.
+    fn add(&mut self, entry: &EntryView<'_>, value: &Value<'_>) -> Result<()>;
+    /// Ends a step: syncs the entries so far.
+    fn sync(&mut self) -> Result<()>;
+    /// Ends it. Its log is durable, and named by the changes that are returned.
+    fn finish(self: Box<Self>) -> Result<(Sealed, Vec<Change>)>;
+}
+
+/// The bytes of entries in a log, and of their nodes in its index.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ApartBytes {
+    pub(crate) log: u64,
+    pub(crate) nodes: u64,
+    pub(crate) entries: u64,
 }
 
 /// Whether a memtable has readers left: views that were made before it became a table. If the table

@@ -191,7 +191,7 @@ fn openings_jobs_and_closes_are_logged_once() {
                 "flush" => true,
                 "merge" => [Design::MioDb, Design::MioDbSsd].contains(&design),
                 "drain" => design != Design::Leveled,
-                "spare" => false,
+                "spare" | "rewrite" => false,
                 "compact" => design.keeps_table_files(),
                 _ => !design.keeps_table_files(),
             };

@@ -1,11 +1,16 @@
 //! FlatLSM: logs are tables, which drain together, and nobody notices.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace::{Db, Design, Options, StallReason, Workers};
 use terrace_media::Medium;
-use terrace_testkit::place::scratch;
-use terrace_testkit::settings;
+use terrace_testkit::crash::{Case, Tally};
+use terrace_testkit::oracle::Oracle;
+use terrace_testkit::place::{Place, scratch};
+use terrace_testkit::script::{Op, overwrites};
+use terrace_testkit::world::World;
+use terrace_testkit::{seeds, settings};
 
 use crate::buffer_only::{crashes_of, random_calls_of};
 
@@ -253,4 +258,157 @@ fn an_opening_gives_back_the_rest_of_logs() {
         let report = db.verify(&mut |_| {}).unwrap();
         assert!(report.problems.is_empty(), "{report:#?}");
     }
+}
+
+/// Returns how many logs a store has rewritten since it was opened.
+fn rewrites(db: &Db) -> u64 {
+    let metrics = db.metrics();
+    let rewrites = metrics.jobs.iter().find(|job| job.kind == "rewrite");
+    rewrites.unwrap().count
+}
+
+/// A few keys that are overwritten all the time, with deletes of keys and ranges, values that
+/// expire, snapshots and dropped keyspaces, above older versions in table files, are those of an
+/// ordered map while their logs are rewritten, and after openings.
+#[test]
+fn rewritten_logs_agree_with_a_map() {
+    let mut count = 0;
+    for (seed, medium) in seeds::in_turns(36, &[Medium::Dax, Medium::Mapped]) {
+        let mut options = settings::small_of(Design::FlatLsm, medium);
+        let is_threaded = seed % 5 == 4;
+        if is_threaded {
+            options.background.workers = Workers::Threads(1 + seed as usize % 2);
+        }
+        let folder = scratch().unwrap();
+        let oracle = Oracle::new(medium).of(Design::FlatLsm);
+        let mut world = World::open(Place::folder(folder.path()), options, 0, oracle).unwrap();
+        let mut script = overwrites(seed, 40);
+        script.retain(|op| !is_threaded || !matches!(op, Op::Step(..)));
+        for op in &script {
+            if let Op::Reopen(..) = op {
+                count += rewrites(world.db().unwrap());
+            }
+            let ran = world.run(op);
+            ran.unwrap_or_else(|e| panic!("{medium}, seed {seed}: {op:?}: {e}"));
+        }
+        let checked = world.check_all().and_then(|()| world.check_space());
+        checked.unwrap_or_else(|e| panic!("{medium}, seed {seed}: {e}"));
+        count += rewrites(world.db().unwrap());
+    }
+    assert!(count > 200, "{count} rewrites");
+}
+
+/// The same after a crash at any point: nothing acknowledged is lost, and nothing deleted is back.
+#[test]
+fn crashes_of_rewrites_lose_nothing() {
+    let mut sum = Tally::default();
+    for (seed, medium) in seeds::in_turns(8, &[Medium::Dax, Medium::Mapped]) {
+        let (mut case, _) = Case::every_point(seed, medium);
+        case.options = settings::small_of(Design::FlatLsm, medium);
+        match case.run(&overwrites(seed, 6)) {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => panic!("{medium}, seed {seed}: {failure}"),
+        }
+    }
+    println!("{sum:?}");
+}
+
+/// Keys that are overwritten for ever stay in the pool: after the first tables, nothing is written
+/// to table files, and the pool's use is bounded.
+#[test]
+fn overwritten_keys_never_reach_files() {
+    for workers in [Workers::Manual, Workers::Threads(1), Workers::Threads(3)] {
+        let folder = scratch().unwrap();
+        let mut options = options();
+        options.background.workers = workers;
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        for n in 0..5000 {
+            db.put(key(n), value(n, 0)).unwrap();
+        }
+        db.drain().unwrap();
+        let before = db.metrics().life.table_file_bytes;
+        for turn in 0..200u8 {
+            for n in (0..100).cycle().take(300) {
+                db.put(key(n), value(n, turn)).unwrap();
+            }
+            let metrics = db.metrics();
+            let most = (options.buffer.tables.count_max as u64 + 2) << 20;
+            assert!(
+                metrics.pool.allocated_bytes < most,
+                "{workers:?}: {metrics}"
+            );
+        }
+        let metrics = db.metrics();
+        assert_eq!(
+            metrics.life.table_file_bytes, before,
+            "{workers:?}: {metrics}"
+        );
+        // Slow threads rewrite several tables at once.
+        assert!(rewrites(&db) > 0, "{workers:?}: {metrics}");
+        // 100 live values of 350 bytes a time, for tables of 1 MiB.
+        let merged = metrics.pm.get(terrace_media::Purpose::Merge).bytes;
+        assert!(
+            merged < metrics.life.user_written_bytes / 8,
+            "{workers:?}: {metrics}"
+        );
+        for n in 0..5000 {
+            let turn = if n < 100 { 199 } else { 0 };
+            assert_eq!(db.get(key(n)).unwrap(), Some(value(n, turn)), "{n}");
+        }
+    }
+}
+
+/// Ends readers when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// While logs are rewritten, a reader never finds a version older than one that was found before.
+#[test]
+fn reads_beside_rewrites_never_go_back() {
+    let folder = scratch().unwrap();
+    let mut options = options();
+    options.buffer.tables.table_bytes = Some(64 << 10);
+    options.background.workers = Workers::Threads(1);
+    let db = Db::open(folder.path(), options).unwrap();
+    let found = |n: u32| {
+        let value = db.get(key(n)).unwrap().unwrap();
+        u32::from_le_bytes(value[4..8].try_into().unwrap())
+    };
+    let put = |n: u32, turn: u32| {
+        let mut value = value(n, 0);
+        value[4..8].copy_from_slice(&turn.to_le_bytes());
+        db.put(key(n), value).unwrap();
+    };
+    (0..4).for_each(|n| put(n, 0));
+    db.drain().unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut last = [0; 4];
+                while !ended.load(Ordering::Relaxed) {
+                    for n in 0..4 {
+                        let turn = found(n);
+                        assert!(
+                            turn >= last[n as usize],
+                            "{turn} after {}",
+                            last[n as usize]
+                        );
+                        last[n as usize] = turn;
+                    }
+                }
+            });
+        }
+        // Also if a put fails.
+        let _end = End(&ended);
+        for turn in 1..20_000 {
+            put(turn % 4, turn);
+        }
+    });
+    assert!(rewrites(&db) > 20, "{}", db.metrics());
 }

@@ -21,6 +21,7 @@ pub(crate) struct PoolLog {
     extent: Arc<Extent>,
     id: u64,
     medium: Medium,
+    purpose: Purpose,
     moving: Moving,
     /// The position before which everything has been synced; unused on `Dax`.
     synced: AtomicU64,
@@ -59,6 +60,7 @@ impl PoolLog {
             extent,
             id,
             medium,
+            purpose: Purpose::Log,
             moving: Moving {
                 tail: AtomicU64::new(start),
                 settle: Settle::new(start),
@@ -66,6 +68,11 @@ impl PoolLog {
             synced: AtomicU64::new(start),
             rounds: Rounds::default(),
         })
+    }
+
+    /// Counts records as bytes of another purpose.
+    pub(crate) fn counted_as(self, purpose: Purpose) -> PoolLog {
+        PoolLog { purpose, ..self }
     }
 
     /// Returns whether a fence makes an append durable.
@@ -123,7 +130,7 @@ impl Log for PoolLog {
             )));
         };
         payload.with_record(self.id, at, first_seq, unsettled, |record| {
-            claim.write_streaming(0, record, Purpose::Log);
+            claim.write_streaming(0, record, self.purpose);
         });
         Ok(Placed {
             ticket,
@@ -136,7 +143,7 @@ impl Log for PoolLog {
         // calls it settled. Reversed, replay would report a torn record as damage.
         // CRASH: until the fence returns, any part of the record may be missing. Its checksums
         // detect this, and replay ends before it.
-        failpoint!(LogFence skips self.extent.region().fence(Purpose::Log));
+        failpoint!(LogFence skips self.extent.region().fence(self.purpose));
         self.moving.settle.finish(placed.ticket, placed.end);
     }
 
@@ -195,7 +202,7 @@ impl Log for PoolLog {
             return Ok(());
         };
         payload.with_record(self.id, at, next_seq, 0, |record| {
-            claim.write_streaming(0, record, Purpose::Log);
+            claim.write_streaming(0, record, self.purpose);
         });
         Ok(())
     }

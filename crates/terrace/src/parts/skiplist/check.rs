@@ -7,9 +7,9 @@ use super::layout::HEIGHT_MAX;
 use super::node::Node;
 use super::search::cycle;
 use crate::parts::codec::DecodeError;
-use crate::parts::key::{Place, Target};
+use crate::parts::key::Target;
 use crate::parts::latch::Latch;
-use crate::parts::ranges::layout::{ENTRY_KEY_BYTES_MAX, RANGE_DELETE_BIT};
+use crate::parts::ranges::layout::ENTRY_KEY_BYTES_MAX;
 use crate::types::{EntryKind, KEY_BYTES_MAX, SEQ_MAX, key_hash};
 
 /// The number of nodes checked per hold of the latch.
@@ -17,8 +17,6 @@ const CHUNK: usize = 256;
 /// The number of nodes on a level that makes an estimate good enough.
 const SAMPLE: u64 = 64;
 
-/// The number of keys that are looked at for each cut.
-const CUT_SAMPLES: u64 = 16;
 /// The number of nodes for each node one level higher: three levels in two halvings.
 const LEVEL_RATIO: f64 = 2.83;
 
@@ -126,30 +124,25 @@ impl SkipList {
         Ok(())
     }
 
-    /// Returns ascending keys, fewer than `parts`, with about as many of the list's `nodes` between
-    /// any two.
-    pub(crate) fn cuts(&self, nodes: u64, parts: usize) -> Result<Vec<Place>, DecodeError> {
-        let samples = CUT_SAMPLES * parts as u64;
-        let apart = (nodes / samples).max(1) as f64;
+    /// Returns ascending nodes, about `count`, with about as many others of all `nodes` between any
+    /// two.
+    pub(crate) fn spread(&self, nodes: u64, count: usize) -> Result<Vec<u64>, DecodeError> {
+        let apart = (nodes / count as u64).max(1) as f64;
         let level = (apart.ln() / LEVEL_RATIO.ln()).round() as usize;
-        let mut keys: Vec<Place> = Vec::new();
-        let mut before: Place = (RANGE_DELETE_BIT, Vec::new());
-        // BOUND: keys descend, in steps that are seldom short.
-        while keys.len() < 64 * samples as usize {
-            let target = Target::first_of(before.0, &before.1);
-            let off = self.seek_before(&target, level.min(HEIGHT_MAX - 1))?;
-            if off == 0 {
-                break;
+        let mut found: Vec<u64> = Vec::new();
+        // BOUND: nodes descend, in steps that are seldom short.
+        while found.len() < 64 * count {
+            let before = match found.last() {
+                Some(off) => self.node(*off)?.target(),
+                None => Target::first_of(u32::MAX, &[]),
+            };
+            match self.seek_before(&before, level.min(HEIGHT_MAX - 1))? {
+                0 => break,
+                off => found.push(off),
             }
-            let node = self.node(off)?;
-            before = (node.header.keyspace, node.key.to_vec());
-            keys.push(before.clone());
         }
-        keys.reverse();
-        let at = (1..parts).map(|part| part * keys.len() / parts);
-        let mut cuts: Vec<Place> = at.filter_map(|at| keys.get(at).cloned()).collect();
-        cuts.dedup();
-        Ok(cuts)
+        found.reverse();
+        Ok(found)
     }
 
     /// Estimates the number of nodes between `from` and `to`.

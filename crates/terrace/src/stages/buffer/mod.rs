@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `elastic` | skip lists on n levels, any number in a level | relinks nodes, copies nothing | MioDB, 4.1-4.3, 4.5, 4.6 |
 //! | `matrix` | rows with arrays | none; drains in columns of keys | MatrixKV, 3 |
-//! | `tables` | sealed memtables over their logs | none; all that are due drain together | FlatLSM, 4.3 |
+//! | `tables` | sealed memtables over their logs | none, but logs of mostly garbage are rewritten; all that are due drain together | FlatLSM, 4.2.2, 4.3 |
 
 pub(crate) mod elastic;
 pub(crate) mod matrix;
@@ -58,7 +58,7 @@ pub(crate) trait Buffer: Send + Sync {
     /// is allocated here: the steps of this job cannot wait for any.
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>>;
     /// Returns work inside the buffer: merges, whose jobs are of the kind `Merge`.
-    fn next_job(&self) -> Result<Option<Box<dyn Job>>>;
+    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>>;
     /// Takes the oldest table that is due for the bottom, and those that follow it by age and are
     /// due too, up to `bytes_max` together; at least one table, even if `bytes_max` is 0. Above
     /// `Urgency::None` every table is due; else the buffer decides. `None` while a drain of older

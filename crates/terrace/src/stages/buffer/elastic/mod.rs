@@ -285,7 +285,7 @@ impl Buffer for Elastic {
         self.flush_job(build::list_of(&self.shared, batch, seq)?)
     }
 
-    fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
+    fn next_job(&self, _: Urgency) -> Result<Option<Box<dyn Job>>> {
         let tables = self.tables.all.lock().clone();
         if let Some((newer, older)) = Elastic::interrupted(&tables) {
             return self.begin_merge(&newer, &older);

@@ -357,7 +357,7 @@ impl Buffer for Matrix {
         flush::build(&self.shared, &self.rows, batch, seq)
     }
 
-    fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
+    fn next_job(&self, _: Urgency) -> Result<Option<Box<dyn Job>>> {
         Ok(None)
     }
 

@@ -6,18 +6,24 @@
 //! makes it again from its log. So a log is needed until the drain of its table, whatever the
 //! medium.
 //!
+//! A log that is mostly superseded bytes is written again without them (rewrite.rs), before the
+//! tables are enough to drain: keys that are overwritten all the time stay in persistent memory.
+//!
 //! Invariants
 //!   Q1  Tables are ordered by age: every number in a newer one is above every one in an older one.
-//!   Q2  A table belongs to at most one drain, and tables drain oldest first.
-//!   Q3  The edit of a drain retires the logs of its tables, and records their last number.
+//!   Q2  A table belongs to at most one drain or rewrite, and tables drain oldest first.
+//!   Q3  The edit of a drain retires the logs of its tables, and records their last number; that of
+//!       a rewrite names the new log as well.
+//!   Q4  A rewritten table has the interval of numbers of the tables that it replaces.
 //!
 //! CRASH: the logs of tables whose drain has no durable edit are replayed; files that it has
 //! written are removed.
 
 mod newer;
+mod rewrite;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -36,6 +42,7 @@ use crate::stages::{
 use crate::types::SeqNo;
 
 use newer::Newer;
+use rewrite::{Rewrite, UNKNOWN, garbage_count};
 
 /// One table.
 struct Table {
@@ -49,8 +56,21 @@ struct Table {
     has_ranges: bool,
     /// Whether a power loss could take entries of it, since its log was not synced when it came.
     unsynced: bool,
-    /// Whether a drain has it. Changed under the lock of the queue.
+    /// Whether a drain or a rewrite has it. Changed under the lock of the queue.
     busy: AtomicBool,
+    /// About how many bytes a new log of its live entries would take, once they were judged;
+    /// [`UNKNOWN`] before. All bytes, if a rewrite was not worthwhile or found no space.
+    live: AtomicU64,
+}
+
+impl Table {
+    /// Returns ascending keys, fewer than `parts`, with about as many entries between any two.
+    fn cuts(&self, parts: usize) -> Result<Vec<Place>> {
+        let entries = self.source.spread(parts)?.into_iter();
+        let mut cuts: Vec<Place> = entries.map(|(place, _)| place).collect();
+        cuts.dedup();
+        Ok(cuts)
+    }
 }
 
 /// Returns a cursor over all entries of some tables, newest first.
@@ -89,20 +109,32 @@ fn keys_of(tables: &[Arc<Table>]) -> Result<KeyRange> {
     Ok(KeyRange { from, to })
 }
 
+/// Inserts a table at the place of its age (Q1).
+fn insert(tables: &mut Vec<Arc<Table>>, table: Table) {
+    let at = tables.partition_point(|other| other.seqs.1 > table.seqs.1);
+    tables.insert(at, Arc::new(table));
+}
+
 /// All tables, newest first.
 #[derive(Default)]
 struct Queue(Mutex<Vec<Arc<Table>>>);
 
 impl Queue {
     fn insert(&self, table: Table) {
-        let mut tables = self.0.lock();
-        let at = tables.partition_point(|other| other.seqs.1 > table.seqs.1);
-        tables.insert(at, Arc::new(table));
+        insert(&mut self.0.lock(), table);
     }
 
     fn remove(&self, gone: &[Arc<Table>]) {
+        self.replace(gone, None);
+    }
+
+    /// Shows a table in the place of others, if there is one.
+    fn replace(&self, gone: &[Arc<Table>], new: Option<Table>) {
         let mut tables = self.0.lock();
         tables.retain(|table| !gone.iter().any(|it| it.id == table.id));
+        if let Some(new) = new {
+            insert(&mut tables, new);
+        }
     }
 }
 
@@ -110,16 +142,19 @@ impl Queue {
 pub(crate) struct Tables {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
-    apart: Box<dyn SealApart>,
+    apart: Arc<dyn SealApart>,
+    /// Whether a rewrite runs: one at a time. Changed under the lock of the queue.
+    rewrites: Arc<AtomicBool>,
 }
 
 impl Tables {
     /// Creates an empty buffer; the front replays the logs of tables into sealed memtables.
-    pub(crate) fn new(shared: &Arc<Shared>, apart: Box<dyn SealApart>) -> Tables {
+    pub(crate) fn new(shared: &Arc<Shared>, apart: Arc<dyn SealApart>) -> Tables {
         Tables {
             shared: Arc::clone(shared),
             queue: Arc::default(),
             apart,
+            rewrites: Arc::default(),
         }
     }
 
@@ -134,14 +169,26 @@ impl Tables {
         if tables.last().is_none_or(is_busy) || urgency <= Urgency::None && !is_due {
             return Vec::new();
         }
+        // A rewrite leaves fewer tables than are due, and writes less.
+        if urgency <= Urgency::None && self.garbage_count(tables) > 0 {
+            return Vec::new();
+        }
         let mut bytes = 0;
         let from = tables.iter().rposition(|table| {
             bytes += table.bytes;
-            bytes > bytes_max
+            bytes > bytes_max || is_busy(table)
         });
         // At least one.
         let from = from.map_or(0, |at| (at + 1).min(tables.len() - 1));
         tables[from..].to_vec()
+    }
+
+    /// Returns how many of the newest tables a rewrite may take.
+    fn garbage_count(&self, tables: &[Arc<Table>]) -> usize {
+        match self.apart.can_rewrite() {
+            true => garbage_count(&self.shared, tables),
+            false => 0,
+        }
     }
 
     /// Returns the means by which several threads drain tables.
@@ -154,7 +201,7 @@ impl Tables {
             bytes,
             cuts: Box::new(move |parts| {
                 let largest = of_cuts.iter().max_by_key(|table| table.entries);
-                largest.map_or(Ok(Vec::new()), |table| table.source.cuts(parts))
+                largest.map_or(Ok(Vec::new()), |table| table.cuts(parts))
             }),
             open: Box::new(move || cursor_of(&of_cursors)),
             newer: Box::new(move || Box::new(Newer::new(&queue, &shared, &above, &draining))),
@@ -176,6 +223,7 @@ impl Tables {
             has_ranges: sealed.late.is_some(),
             unsynced,
             busy: AtomicBool::new(false),
+            live: AtomicU64::new(UNKNOWN),
         })
     }
 }
@@ -208,8 +256,19 @@ impl Buffer for Tables {
         Ok(Box::new(Built::new(done)))
     }
 
-    fn next_job(&self) -> Result<Option<Box<dyn Job>>> {
-        Ok(None)
+    fn next_job(&self, urgency: Urgency) -> Result<Option<Box<dyn Job>>> {
+        let tables = self.queue.0.lock();
+        // If space is short, or a caller waits for drains, a rewrite would only delay these.
+        let waits = urgency > Urgency::None || self.rewrites.load(Ordering::Relaxed);
+        let count = if waits {
+            0
+        } else {
+            self.garbage_count(&tables)
+        };
+        Ok(match count {
+            0 => None,
+            count => Some(Box::new(Rewrite::begin(self, &tables[..count]))),
+        })
     }
 
     fn next_drain(

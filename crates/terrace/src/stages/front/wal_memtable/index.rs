@@ -19,7 +19,7 @@ use crate::types::SeqNo;
 
 use super::in_log::{InLogCursor, Values};
 
-/// The number of keys that are looked at for each part.
+/// The number of entries that are looked at for each part.
 const SAMPLES: usize = 16;
 
 /// The entries of a memtable in order.
@@ -156,7 +156,7 @@ impl Index {
         };
         match off {
             0 => Ok(None),
-            off => Node::read(self.region(), off).map(Some),
+            off => self.node(off).map(Some),
         }
     }
 
@@ -203,21 +203,24 @@ impl Index {
         Ok(count.min(all))
     }
 
-    /// Returns ascending keys, fewer than `parts`, with about as many entries between any two.
-    pub(super) fn cuts(&self, entries: u64, parts: usize) -> Result<Vec<Place>> {
-        let tree = match self {
-            Index::List(list) => return Ok(list.cuts(entries, parts)?),
-            Index::Tree(tree) => tree,
+    /// Returns ascending entries, fewer than `parts`, with about as many others of all `entries`
+    /// between any two.
+    pub(super) fn spread(&self, entries: u64, parts: usize) -> Result<Vec<(Place, SeqNo)>> {
+        let wanted = SAMPLES * parts;
+        let found = match self {
+            Index::List(list) => list.spread(entries, wanted)?,
+            Index::Tree(tree) => tree.spread(wanted)?,
         };
-        let spread = tree.spread(SAMPLES * parts)?;
-        let at = (1..parts).filter_map(|part| spread.get(part * spread.len() / parts));
-        let mut cuts = Vec::new();
-        for entry in at {
-            let node = Node::read(tree.region(), *entry)?;
-            cuts.push((node.header.keyspace, node.key.to_vec()));
-        }
-        cuts.dedup();
-        Ok(cuts)
+        let at = (1..parts).filter_map(|part| found.get(part * found.len() / parts));
+        at.map(|off| {
+            let node = self.node(*off)?;
+            Ok(((node.header.keyspace, node.key.to_vec()), node.header.seq))
+        })
+        .collect()
+    }
+
+    fn node(&self, off: u64) -> Result<Node<'_>, DecodeError> {
+        Node::read(self.region(), off)
     }
 
     /// Visits and checks all entries. Others may be inserted meanwhile.

@@ -187,6 +187,9 @@ pub(super) struct Memtable {
     /// Keys written into ranges that were deleted in this memtable.
     pub(super) late: Arc<LateKeys>,
     pub(super) admits: Admits,
+    /// Whether some versions that readers may still look for are left out: a read of the newest one
+    /// must see that there is a newer one.
+    pub(super) is_rewritten: bool,
     /// Whether some entries were written with `Durability::Volatile`.
     unlogged: AtomicBool,
     counted: Counted,
@@ -265,6 +268,7 @@ impl Memtable {
             readers: Arc::default(),
             late: Arc::new(LateKeys::within(arenas.budget.limits.late_bytes)),
             admits: Admits::All,
+            is_rewritten: false,
             unlogged: AtomicBool::new(false),
             counted: Counted {
                 entries: AtomicU64::new(0),
@@ -525,7 +529,11 @@ fn unknown_kind(kind: u8) -> Error {
 impl Source for Memtable {
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
         stats.sources += 1;
-        let Some(node) = self.index.seek(&probe.front_target())? else {
+        let target = match self.is_rewritten {
+            true => probe.target_below_front(),
+            false => probe.front_target(),
+        };
+        let Some(node) = self.index.seek(&target)? else {
             return Ok(None);
         };
         if !node.same_key(probe.keyspace, probe.key) {
@@ -547,8 +555,8 @@ impl Source for Memtable {
         self.index.cursor(self.seqs().1, late, (&self.values, log))
     }
 
-    fn cuts(&self, parts: usize) -> Result<Vec<Place>> {
-        self.index.cuts(self.entry_count(), parts)
+    fn spread(&self, parts: usize) -> Result<Vec<(Place, SeqNo)>> {
+        self.index.spread(self.entry_count(), parts)
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {
