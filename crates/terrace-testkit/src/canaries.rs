@@ -59,6 +59,8 @@ pub enum Suite {
     Tables,
     /// Power losses of such a store.
     TablesPower,
+    /// The same, with small writes that may be lost among others.
+    Gathered,
     /// Calls on a store whose level 0 leaves in columns.
     Columns,
     /// One history on every design.
@@ -116,14 +118,15 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Columns, Damage, Faults, Guest, Kill, Limits, Linear, LinearFiles, Long, Metamorphic,
-        Model, Moments, Power, Room, Space, Stalled, Strangers, Tables, TablesPower,
+        Columns, Damage, Faults, Gathered, Guest, Kill, Limits, Linear, LinearFiles, Long,
+        Metamorphic, Model, Moments, Power, Room, Space, Stalled, Strangers, Tables, TablesPower,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
         (C::RedoFence, Power, Dax, 40),
         (C::RedoClear, Power, Dax, 40),
         (C::LogFence, Power, Dax, 10),
+        (C::GatheredUnflushed, Gathered, Dax, 20),
         (C::LogRecord, Power, Dax, 10),
         (C::LogRecord, Kill, Dax, 40),
         (C::LogRecord, Guest, Dax, 24),
@@ -216,6 +219,7 @@ impl Suite {
             Suite::Columns => "columns",
             Suite::Tables => "tables",
             Suite::TablesPower => "power, tables",
+            Suite::Gathered => "power, gathered",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
             Suite::Moments => "moments",
@@ -254,6 +258,12 @@ impl Suite {
             }
             Suite::TablesPower => {
                 let (case, script) = Case::every_point(seed, medium);
+                let mut case = case.of(Design::FlatLsm);
+                case.shrinks = false;
+                case.run(&script).map(|_| ())
+            }
+            Suite::Gathered => {
+                let (case, script) = Case::gathering(seed, medium);
                 let mut case = case.of(Design::FlatLsm);
                 case.shrinks = false;
                 case.run(&script).map(|_| ())

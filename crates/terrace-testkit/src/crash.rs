@@ -90,6 +90,24 @@ impl Case {
         )
     }
 
+    /// Returns a case that crashes at every persist point of a script of small writes, most of
+    /// which a power loss may take.
+    pub fn gathering(seed: u64, medium: Medium) -> (Case, Vec<Op>) {
+        let mut rng = fastrand::Rng::with_seed(seed ^ 0x0009_a7e2);
+        let len = rng.usize(10..60);
+        let profile = Profile {
+            value_max: 150,
+            sync_percent: 10,
+            volatile_percent: 60,
+            bulk: false,
+            ..Profile::crash(len, &mut rng)
+        };
+        (
+            Case::new(seed, medium, 100, &mut rng),
+            profile.generate(seed),
+        )
+    }
+
     /// Returns a case that crashes at some persist points of a long script.
     pub fn some_points(seed: u64, medium: Medium) -> (Case, Vec<Op>) {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0bad_cafe);

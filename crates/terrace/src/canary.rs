@@ -35,6 +35,8 @@ canaries! {
     RedoClear => "redo-clear" in "parts/redo",
     /// A record counts as written before it is durable.
     LogFence => "log-fence" in "parts/log/pool.rs",
+    /// A record that may not be lost is acknowledged while gathered ones before it are unflushed.
+    GatheredUnflushed => "gathered-unflushed" in "parts/log/pool.rs",
     /// One record in sixteen is acknowledged and never written.
     LogRecord => "log-record" in "stages/front",
     /// The manifest names a table that was not synced.

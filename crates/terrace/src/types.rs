@@ -154,6 +154,10 @@ pub enum Durability {
     /// Not logged: durable only after the next [`flush`](crate::Db::flush) or a close. Lost by any
     /// crash before that. On medium `Dram` a drain makes it durable if the design has table files;
     /// otherwise nothing does.
+    ///
+    /// `FlatLsm` logs it in its pool, where the log is the table: there a crash of the process
+    /// loses nothing. A power loss on `Dax` may take the last records, as many as have less than
+    /// 256 bytes together, and never one before a write of another mode.
     Volatile,
     /// Logged: survives a crash of the process on every medium, and power loss on `Dax`.
     #[default]

@@ -147,9 +147,9 @@ pub(crate) trait Source: Send + Sync {
     fn cursor(&self) -> Box<dyn Cursor>;
     /// Returns about how many entries, and bytes of them, are between two places.
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)>;
-    /// Returns ascending entries, fewer than `parts`, with about as many others between any two. A
-    /// source that does not know them returns none.
-    fn spread(&self, _parts: usize) -> Result<Vec<(Place, SeqNo)>> {
+    /// Returns about `count` ascending entries, with about as many others between any two. A source
+    /// that does not know them returns none.
+    fn spread(&self, _count: usize) -> Result<Vec<(Place, SeqNo)>> {
         Ok(Vec::new())
     }
     /// Checks everything that can be checked, calling `visited` with the number of bytes of each

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Db, Design, Options, StallReason, Workers};
-use terrace_media::Medium;
+use std::sync::{Arc, Mutex};
+
+use terrace::{Db, Design, Durability, Options, StallReason, Workers};
+use terrace_media::{Image, Machine, Medium, Survive};
 use terrace_testkit::crash::{Case, Tally};
 use terrace_testkit::oracle::Oracle;
 use terrace_testkit::place::{Place, scratch};
@@ -36,6 +38,118 @@ fn crashes_of_openings_that_shorten_logs_lose_nothing() {
         options.pool.size_bytes = 16 << 20;
         options.buffer.tables.table_bytes = Some(512 << 10);
     });
+}
+
+/// The same where most writes are small and `Volatile`, so that logs gather them.
+#[test]
+fn crashes_among_gathered_writes_lose_nothing() {
+    let mut sum = Tally::default();
+    for (seed, medium) in seeds::in_turns(6, &[Medium::Dax, Medium::Mapped]) {
+        let (case, script) = Case::gathering(seed, medium);
+        match case.of(Design::FlatLsm).run(&script) {
+            Ok(tally) => sum.add(&tally),
+            Err(failure) => panic!("gathering on {medium}, seed {seed}: {failure}"),
+        }
+    }
+    println!("{sum:?}");
+}
+
+/// An image of a crash: what it is, and the writes that it must have.
+struct Taken {
+    image: Image,
+    what: String,
+    least: u32,
+}
+
+/// After a crash at any point, the writes that survive are the first ones, whatever their
+/// durability, with all up to the last that was acknowledged and is not `Volatile`. A killed
+/// process loses none. What an opening has found survives the next crash.
+#[test]
+fn what_survives_of_gathered_writes_is_a_prefix() {
+    for seed in seeds::seeds(3) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let machine = Machine::new(seed, Medium::Dax);
+        // Tables of 4 KiB are full after about 30 writes.
+        let options = settings::varied(&settings::small_of(Design::FlatLsm, Medium::Dax), 1);
+        let db = Place::machine(&machine).open(&options).unwrap();
+        // The writes that each crash must leave, and those that a process crash must.
+        let known = Arc::new(Mutex::new((0, 0)));
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let (hooked, least) = (Arc::clone(&taken), Arc::clone(&known));
+        let take = move |machine: &Machine, at: u64| {
+            let (least, written) = *least.lock().unwrap();
+            let mut taken = hooked.lock().unwrap();
+            for survive in [Survive::None, Survive::All, Survive::Random(at)] {
+                taken.push(Taken {
+                    image: machine.crash_image(survive),
+                    what: format!("power loss at {at}, {survive:?}"),
+                    least,
+                });
+            }
+            taken.push(Taken {
+                image: machine.process_image(),
+                what: format!("process crash at {at}"),
+                least: written,
+            });
+        };
+        let at_points = take.clone();
+        machine.on_persist(Some(Box::new(move |machine, point| {
+            at_points(machine, point.index);
+        })));
+        let (mut lost, mut crashes) = (0, 0);
+        for n in 0..150u32 {
+            let durability = match rng.u8(0..10) {
+                0 => Durability::Sync,
+                1..3 => Durability::Buffered,
+                _ => Durability::Volatile,
+            };
+            let bytes_max = [100, 300][usize::from(rng.u8(0..8) == 0)];
+            let value = vec![n as u8; rng.usize(..bytes_max)];
+            db.put_with(n.to_be_bytes(), &value, durability).unwrap();
+            {
+                let mut known = known.lock().unwrap();
+                known.1 = n + 1;
+                if durability != Durability::Volatile {
+                    known.0 = n + 1;
+                }
+            }
+            take(&machine, u64::from(1 << 20 | n));
+            match rng.u8(0..40) {
+                0 => {
+                    db.flush().unwrap();
+                    known.lock().unwrap().0 = n + 1;
+                }
+                1 => db.drain().unwrap(),
+                _ => {}
+            }
+            for Taken { image, what, least } in std::mem::take(&mut *taken.lock().unwrap()) {
+                let what = format!("seed {seed}, write {n}, {what}");
+                let after = Machine::boot(image, seed);
+                let found = numbers(&after, &options, &what);
+                assert!(found >= least, "{what}: {found} of {least} writes");
+                lost += (n + 1).saturating_sub(found);
+                crashes += 1;
+                if crashes % 4 == 0 {
+                    let again = Machine::boot(after.crash_image(Survive::None), seed);
+                    assert_eq!(numbers(&again, &options, &what), found, "{what}, twice");
+                }
+            }
+        }
+        machine.on_persist(None);
+        println!("seed {seed}: {crashes} crashes");
+        assert!(lost > 0, "a power loss takes gathered writes");
+    }
+}
+
+/// Opens the store of a machine and returns how many writes it has, which are the first ones.
+fn numbers(machine: &Machine, options: &Options, what: &str) -> u32 {
+    let db = Place::machine(machine).open(options);
+    let db = db.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let keys = db.iter().unwrap().map(|pair| pair.unwrap().into_pair().0);
+    let keys: Vec<_> = keys.collect();
+    let first = (0..keys.len() as u32).map(|n| n.to_be_bytes().to_vec());
+    assert!(first.eq(keys.iter().cloned()), "{what}: {keys:?}");
+    keys.len() as u32
 }
 
 /// Returns small tables of a design with a pool, with steps by hand.

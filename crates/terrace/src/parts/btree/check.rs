@@ -43,7 +43,7 @@ impl Tree {
         to: &Target<'_>,
         all: u64,
     ) -> Result<u64, DecodeError> {
-        let part = self.part_before(to)? - self.part_before(from)?;
-        Ok((part.max(0.0) * all as f64).round() as u64)
+        let share = self.share_before(to)? - self.share_before(from)?;
+        Ok((share.max(0.0) * all as f64).round() as u64)
     }
 }

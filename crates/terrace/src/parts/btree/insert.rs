@@ -13,7 +13,7 @@ use crate::parts::codec::DecodeError;
 use crate::parts::key::{Target, key_front};
 use crate::parts::skiplist::Node;
 
-/// The number of equal first bytes of all fronts of a page from which on they are made again.
+/// The fronts of a page are made again if all share at least so many first bytes.
 const SHARED_MIN: u32 = 4;
 
 /// Returns the first bytes of a place in the sort order, as a number. Places with equal numbers are
@@ -86,18 +86,15 @@ impl Tree {
         // BOUND: each iteration follows a change of the leaf by another writer, or a split.
         loop {
             let Leaf { page, version } = leaf;
-            // Under the version, the leaf is still that of the target (T1).
-            if page.try_lock(version) {
-                let state = page.state();
-                if state.len < FANOUT {
-                    let done = self.insert_held(page, target, off, off);
-                    page.unlock();
-                    return Ok(done?);
-                }
+            let is_full = page.state().len == FANOUT;
+            // Under the version, the leaf is still that of the target (T1), and as full.
+            if !is_full && page.try_lock(version) {
+                let done = self.insert_held(page, target, off, off);
                 page.unlock();
-                if self.split(target, off)? {
-                    return Ok(());
-                }
+                return Ok(done?);
+            }
+            if is_full && page.is_still(version) && self.split(target, off)? {
+                return Ok(());
             }
             leaf = self.descend(target, Side::After)?;
         }
@@ -274,16 +271,16 @@ impl Tree {
         }
         let skip = if inserted { 0 } else { state.skip };
         right.set_state(State { len, skip, ..state });
-        // The new page is complete before it can be found.
+        self.prove(right)?;
+        self.skip_more(right)?;
+        // Until it is unlocked, nobody follows what the page or the one above it says.
+        let begin = Node::read(self.region(), low)?.target();
+        self.insert_held(above, &begin, low, right.off())?;
         page.set_next(right.off());
         page.set_high(low);
         page.set_state(State { len: keep, ..state });
-        for half in [page, right] {
-            self.prove(half)?;
-            self.skip_more(half)?;
-        }
-        let begin = Node::read(self.region(), low)?.target();
-        self.insert_held(above, &begin, low, right.off())?;
+        self.prove(page)?;
+        self.skip_more(page)?;
         let right = Right {
             off: right.off(),
             low,
@@ -357,7 +354,7 @@ impl Tree {
         }
     }
 
-    /// Gives a page of a new tree its prefix and fronts.
+    /// Finds what the keys of a page of a new tree share, and makes its fronts.
     fn finish(&self, page: Page<'_>) -> Result<(), DecodeError> {
         let State { len, level, .. } = page.state();
         let first = usize::from(level > 0);

@@ -3,8 +3,8 @@
 //! The entries are nodes as in a skip list, with one link, which is unused. They are written into
 //! the arena of the memtable and never move. The tree sorts their offsets: a leaf page has the
 //! offsets of up to 32 entries, an inner page those of up to 32 pages, and both have eight bytes of
-//! each key beside them. So a search reads few cache lines, and no entry before it has found its
-//! place, unless keys are equal in these bytes.
+//! each key beside them. So a search reads few cache lines, and entries only where keys are equal
+//! in these bytes, or at the edges of the tree.
 //!
 //! Pages are in the arena too, so that the capacity of the arena bounds the index. The caller
 //! provides them with [`Tree::grow`] before the entries that may need them.
@@ -22,11 +22,12 @@
 //!       tree when it began.
 //!   T3  An entry's offset in a page is stored with Release after the entry is written, and read
 //!       with Acquire.
-//!   T4  All keys of a page begin with the same `skip` bytes, which its fronts leave out. If
-//!       `prefix` is 0, T1 proves that a target has them too; else they are those of the entry
-//!       `prefix`, and a search compares them.
-//!   T5  Only the holder of a page's odd version changes the page, and only the holder of
-//!       `splitting` changes inner pages and the root.
+//!   T4  The entries of a leaf, and those at which the pages below an inner page begin but the
+//!       first, share their first `skip` bytes, which the fronts leave out. If `prefix` is 0, T1
+//!       proves that a target has them too; else they are those of the entry `prefix`, and a search
+//!       compares them.
+//!   T5  Once a page can be found, only the holder of its odd version changes it, and only the
+//!       holder of `splitting` changes inner pages and the root.
 //!
 //! LOCK: `splitting`, then a page, then a page below it. Nothing else is taken under them except
 //! `free`. Callers: writers and readers on any thread.
@@ -87,8 +88,8 @@ fn pages_for(entries: u64) -> u64 {
 }
 
 impl Tree {
-    /// Creates an empty tree with its first page in `bump`. Returns an error if that is full.
-    pub(crate) fn new(bump: &Bump) -> Result<Tree> {
+    /// Creates an empty tree with its first page in `bump`. Returns `None` if that is full.
+    pub(crate) fn new(bump: &Bump) -> Result<Option<Tree>> {
         let tree = Tree {
             region: bump.region().clone(),
             common: Arc::new(Common {
@@ -99,11 +100,11 @@ impl Tree {
             }),
         };
         if !tree.grow(bump, 0) {
-            return Err(Error::invalid("a memtable is too small for its index"));
+            return Ok(None);
         }
         let root = tree.free_page()?;
         tree.common.root.store(root.off(), Ordering::Release);
-        Ok(tree)
+        Ok(Some(tree))
     }
 
     /// Returns the bytes of an arena for the pages of so many entries.

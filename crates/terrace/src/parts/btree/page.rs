@@ -125,8 +125,8 @@ impl<'a> Full<'a> {
     }
 }
 
-/// One page. Each method reads or changes one word or one stretch of words; what fits together is
-/// what is read under one version.
+/// One page. Each method reads or changes one word or one stretch of words. Words belong together
+/// if they were read under one version.
 #[derive(Clone, Copy)]
 pub(super) struct Page<'a> {
     off: u64,
@@ -167,7 +167,7 @@ impl<'a> Page<'a> {
 
     #[inline]
     fn get(self, word: usize) -> u64 {
-        // Acquire: a search that reads what a writer stores then sees the version odd (T3, T5).
+        // Acquire: a search that reads what a writer stores then sees another version (T3, T5).
         self.words[word].load(Ordering::Acquire)
     }
 
@@ -180,8 +180,8 @@ impl<'a> Page<'a> {
     #[inline]
     pub(super) fn version(self) -> u64 {
         let mut spins = 0;
-        // BOUND: the writer that holds the page is in `insert` or `split`, which wait for nobody
-        // below it.
+        // BOUND: the writer that holds the page is in `insert` or `split`, which wait only for a
+        // page below it, and for `free`.
         loop {
             let version = self.get(VERSION);
             if version & 1 == 0 {

@@ -70,6 +70,7 @@ impl Tree {
         target: &Target<'_>,
     ) -> Result<Order, DecodeError> {
         match page.prefix() {
+            _ if skip == 0 => Ok(Order::Equal),
             0 => Ok(Order::Equal),
             prefix => Ok(Full::of(target).compare_first(self.key_of(prefix)?, skip)),
         }
@@ -261,8 +262,8 @@ impl Tree {
         }
     }
 
-    /// Estimates the part of all entries that is before a target, from 0 to 1.
-    pub(super) fn part_before(&self, target: &Target<'_>) -> Result<f64, DecodeError> {
+    /// Estimates the share of all entries that is before a target, from 0 to 1.
+    pub(super) fn share_before(&self, target: &Target<'_>) -> Result<f64, DecodeError> {
         let _inner_pages_stay = self.common.splitting.lock();
         let mut page = self.page(self.common.root.load(Ordering::Acquire))?;
         let (mut part, mut width) = (0.0, 1.0);
@@ -284,8 +285,8 @@ impl Tree {
         }
     }
 
-    /// Returns entries with about as many others between any two, at least `count` unless all pages
-    /// have fewer.
+    /// Returns entries with about as many others between any two: those at which pages begin, on
+    /// the highest level with `count` pages, or of all leaves.
     pub(crate) fn spread(&self, count: usize) -> Result<Vec<u64>, DecodeError> {
         let _inner_pages_stay = self.common.splitting.lock();
         let mut pages = vec![self.page(self.common.root.load(Ordering::Acquire))?];

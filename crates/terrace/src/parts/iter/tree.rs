@@ -55,6 +55,17 @@ impl TreeCursor {
         }
     }
 
+    /// Moves to the next entry if that is in the same leaf.
+    #[inline]
+    pub(crate) fn advance_in_leaf(&mut self) -> bool {
+        let is_last = self.stretch.get(1).is_none();
+        if !is_last {
+            self.stretch.pop();
+            self.prefetch(ENTRIES_AHEAD - 1);
+        }
+        !is_last
+    }
+
     #[inline]
     fn prefetch(&self, ahead: usize) {
         if let Some(entry) = self.stretch.get(ahead) {
@@ -105,13 +116,10 @@ impl Cursor for TreeCursor {
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        self.stretch.pop();
-        if self.stretch.get(0).is_none() {
+        if !self.advance_in_leaf() {
             let next = self.tree.stretch_after(&self.stretch)?;
             self.enter(next);
-            return Ok(());
         }
-        self.prefetch(ENTRIES_AHEAD - 1);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::parts::log::layout::{
 use crate::parts::log::record::{Payload, record_bytes};
 use crate::parts::log::settle::Settle;
 use crate::parts::log::sync::Rounds;
-use crate::parts::log::{Log, Placed, Slot};
+use crate::parts::log::{Log, Placed, Settling, Slot};
 use crate::types::{DbId, draft_of};
 
 /// A log in its own file.
@@ -175,6 +175,7 @@ impl Log for FileLog {
             bytes,
             unsettled,
             ticket,
+            settling: Settling::Alone,
         })
     }
 
@@ -184,6 +185,7 @@ impl Log for FileLog {
             bytes,
             unsettled,
             ticket,
+            settling,
         } = slot;
         assert_eq!(
             record_bytes(payload.len_bytes()),
@@ -200,7 +202,9 @@ impl Log for FileLog {
             .map_err(|e| self.rounds.fail(e))?;
         Ok(Placed {
             ticket,
+            at,
             end: at + bytes,
+            settling,
         })
     }
 

@@ -10,7 +10,8 @@
 //!   L1  Space is reserved in order and without gaps; a record fills its space exactly.
 //!   L2  A log id is never reused, so stale bytes of an earlier log are never taken for a record.
 //!   L3  The settled part is the longest prefix of written records that were fenced on `Dax`, or
-//!       synced elsewhere. It survives every crash that the medium promises to survive.
+//!       synced elsewhere; a gathered record counts once it is flushed and fenced. It survives
+//!       every crash that the medium promises to survive.
 //!   L4  After a failed append or sync every later one fails, since the durable state is unknown.
 //!
 //! The last records have no successor that calls them settled. So a log that takes no more records
@@ -25,6 +26,7 @@
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 mod file;
+mod gather;
 pub(crate) mod layout;
 mod pool;
 mod record;
@@ -56,6 +58,18 @@ pub(crate) struct Slot {
     /// reservation.
     unsettled: u32,
     ticket: settle::Ticket,
+    settling: Settling,
+}
+
+/// The way in which a record becomes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settling {
+    /// Its writer waits for it alone: those before it are durable, or their writers wait.
+    Alone,
+    /// As `Alone`, and its writer flushes gathered records before it.
+    AfterGathered,
+    /// It is gathered: its writer waits for nothing, as a rule.
+    Gathered,
 }
 
 impl Slot {
@@ -75,7 +89,9 @@ impl Slot {
 #[must_use = "an unsettled record blocks all later ones"]
 pub(crate) struct Placed {
     ticket: settle::Ticket,
+    at: u64,
     end: u64,
+    settling: Settling,
 }
 
 /// A log that is open for appends.
@@ -83,6 +99,13 @@ pub(crate) trait Log: Send + Sync {
     /// Reserves the space of the next record; returns `None` if it does not fit. Calls must not
     /// overlap.
     fn reserve(&self, payload_bytes: usize) -> Option<Slot>;
+
+    /// As `reserve`, for a record that a power loss may take, with all later ones: on `Dax` small
+    /// records are gathered, and flushed once they are 256 bytes together, or before a record that
+    /// `reserve` has given space to is settled.
+    fn reserve_gathered(&self, payload_bytes: usize) -> Option<Slot> {
+        self.reserve(payload_bytes)
+    }
 
     /// Copies the record into its space. The copy may still be in flight on return; work that the
     /// writer does before `settle` overlaps with it.
@@ -92,7 +115,8 @@ pub(crate) trait Log: Send + Sync {
     /// If the size of the payload is not the one that the slot was reserved for.
     fn place(&self, slot: Slot, first_seq: u64, payload: &mut Payload) -> io::Result<Placed>;
 
-    /// Waits for the record: on `Dax` it is durable on return, elsewhere after `sync`.
+    /// Waits for the record: on `Dax` it is durable on return unless it is gathered, elsewhere
+    /// after `sync`. Called by the thread that has reserved the space, before it publishes.
     fn settle(&self, placed: Placed);
 
     /// Places and settles a record.
@@ -101,6 +125,11 @@ pub(crate) trait Log: Send + Sync {
         self.settle(self.place(slot, first_seq, payload)?);
         Ok(())
     }
+
+    /// Makes gathered records durable for writers that append to a later log. The call must not
+    /// overlap with `reserve`, and none follows. Writers that settle later make their records
+    /// durable themselves.
+    fn end_gathering(&self) {}
 
     /// Makes everything appended before the call durable. Concurrent callers share one sync.
     fn sync(&self) -> io::Result<()>;

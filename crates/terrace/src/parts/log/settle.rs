@@ -4,7 +4,7 @@
 //! ring of marks, and a reader walks the marks from the last known number on. An append thus costs
 //! one more store.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::parts::log::layout::RECORD_ALIGN;
 
@@ -33,6 +33,8 @@ pub(crate) struct Settle {
     next: AtomicU64,
     /// The number and the end of a written record, indexed by the number modulo `RING`.
     marks: Box<[AtomicU64]>,
+    /// Whether a record was not tracked; changed and read by `reserve`'s callers.
+    overrun: AtomicBool,
 }
 
 fn pack(number: u64, end: u64) -> u64 {
@@ -46,6 +48,7 @@ impl Settle {
             head: AtomicU64::new(pack(0, start)),
             next: AtomicU64::new(0),
             marks: (0..RING).map(|_| AtomicU64::new(0)).collect(),
+            overrun: AtomicBool::new(false),
         }
     }
 
@@ -81,7 +84,16 @@ impl Settle {
             number,
             tracked: ahead < RING,
         };
+        if !ticket.tracked {
+            self.overrun.store(true, Ordering::Relaxed);
+        }
         (ticket, (head & END_MASK) * RECORD_ALIGN as u64)
+    }
+
+    /// Returns whether every record so far is tracked, so that `written` gets past all of them.
+    /// Calls must not overlap with `reserve`.
+    pub(crate) fn tracks_all(&self) -> bool {
+        !self.overrun.load(Ordering::Relaxed)
     }
 
     /// Marks the record of `ticket`, which ends at `end`, as written.
@@ -136,6 +148,7 @@ mod tests {
             settle.finish(*t, 64 * (i as u64 + 2));
         }
         assert_eq!(settle.written(), 64 * (RING + 1));
+        assert!(!settle.tracks_all());
         let (late, _) = settle.reserve();
         settle.finish(late, 64 * (2 * RING + 2));
         assert_eq!(settle.written(), 64 * (RING + 1));

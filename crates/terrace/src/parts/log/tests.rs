@@ -1,6 +1,7 @@
 //! Tests of the log's bytes: round trips, truncation, damage, and reused space.
 
 mod crash;
+mod gather;
 mod salvage;
 mod seal;
 

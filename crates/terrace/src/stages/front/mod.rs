@@ -2,7 +2,7 @@
 //!
 //! | front | durable by | readable in | paper |
 //! |---|---|---|---|
-//! | `wal_memtable` | a log record in the pool or a file | a DRAM skip list | MioDB, 4.1 and 4.7 |
+//! | `wal_memtable` | a log record in the pool or a file | a DRAM skip list or B+-tree | MioDB, 4.1 and 4.7 |
 
 pub(crate) mod wal_memtable;
 

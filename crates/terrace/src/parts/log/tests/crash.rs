@@ -13,7 +13,7 @@ use terrace_media::{
 use super::{Batch, DB, FILE, Failure, batches, read_file, read_pool};
 use crate::parts::log::{FileLog, Log, PoolLog};
 
-fn config(machine: &Machine) -> PoolConfig {
+pub(super) fn config(machine: &Machine) -> PoolConfig {
     PoolConfig {
         prefault: Prefault::None,
         grow_bytes: 1 << 20,
@@ -22,13 +22,13 @@ fn config(machine: &Machine) -> PoolConfig {
 }
 
 /// Returns the ways to crash at a point.
-fn survivals(point: u64) -> Vec<Survive> {
+pub(super) fn survivals(point: u64) -> Vec<Survive> {
     let mut all = vec![Survive::None, Survive::All];
     all.extend((0..6).map(|i| Survive::Random(point * 6 + i)));
     all
 }
 
-fn reopen(machine: &Machine, span: Span) -> Arc<Extent> {
+pub(super) fn reopen(machine: &Machine, span: Span) -> Arc<Extent> {
     Pool::open(config(machine)).unwrap().adopt(span).unwrap()
 }
 

@@ -44,6 +44,9 @@ use crate::types::SeqNo;
 use newer::Newer;
 use rewrite::{Rewrite, UNKNOWN, garbage_count};
 
+/// The number of keys that are looked at for each part.
+const SAMPLES: usize = 16;
+
 /// One table.
 struct Table {
     id: u64,
@@ -66,8 +69,12 @@ struct Table {
 impl Table {
     /// Returns ascending keys, fewer than `parts`, with about as many entries between any two.
     fn cuts(&self, parts: usize) -> Result<Vec<Place>> {
-        let entries = self.source.spread(parts)?.into_iter();
-        let mut cuts: Vec<Place> = entries.map(|(place, _)| place).collect();
+        let entries = self.source.spread(SAMPLES * parts)?.into_iter();
+        let keys = entries.map(|(place, _)| place);
+        // Range deletes, behind all keys, are no work.
+        let keys: Vec<Place> = keys.filter(|key| key.0 < RANGE_DELETE_BIT).collect();
+        let at = (1..parts).map(|part| part * keys.len() / parts);
+        let mut cuts: Vec<Place> = at.filter_map(|at| keys.get(at).cloned()).collect();
         cuts.dedup();
         Ok(cuts)
     }

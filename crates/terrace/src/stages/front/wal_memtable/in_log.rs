@@ -218,20 +218,20 @@ impl InLogCursor {
 
     /// Prefetches the beginning of the value some entries ahead, which is anywhere in the log.
     #[inline]
-    fn prefetch(&self, ahead: usize) -> Result<()> {
-        if let (Values::InLog(pool), Some(node)) = (&self.values, self.entries.ahead(ahead)?)
+    fn prefetch(&self, ahead: usize) {
+        // An entry that is damaged is reported when the cursor is at it.
+        if let (Values::InLog(pool), Ok(Some(node))) = (&self.values, self.entries.ahead(ahead))
             && node.header.kind & IN_LOG != 0
-            && let Some(Reference { at, bytes, .. }) = Reference::decode(node.value()?)
+            && let Some(Reference { at, bytes, .. }) = node.value().ok().and_then(Reference::decode)
         {
             for line in 0..u64::from(bytes).div_ceil(LINE).min(LINES_AHEAD_MAX) + 1 {
                 pool.prefetch(at.wrapping_add(line * LINE));
             }
         }
-        Ok(())
     }
 
-    fn prefetch_first(&self) -> Result<()> {
-        (0..=VALUES_AHEAD).try_for_each(|ahead| self.prefetch(ahead))
+    fn prefetch_first(&self) {
+        (0..=VALUES_AHEAD).for_each(|ahead| self.prefetch(ahead));
     }
 }
 
@@ -246,18 +246,25 @@ impl Cursor for InLogCursor {
 
     fn seek(&mut self, target: &Target<'_>) -> Result<()> {
         self.entries.seek(target)?;
-        self.prefetch_first()
+        self.prefetch_first();
+        Ok(())
     }
 
     fn seek_before(&mut self, target: &Target<'_>, breadth: usize) -> Result<()> {
         self.entries.seek_before(target, breadth)?;
-        self.prefetch_first()
+        self.prefetch_first();
+        Ok(())
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
+        if self.entries.advance_in_leaf() {
+            self.prefetch(VALUES_AHEAD);
+            return Ok(());
+        }
         self.entries.advance()?;
-        self.prefetch(VALUES_AHEAD)
+        self.prefetch_first();
+        Ok(())
     }
 
     fn newer(&self, from: &Target<'_>, to: &Target<'_>, than: SeqNo, last: bool) -> Newer {

@@ -19,9 +19,6 @@ use crate::types::SeqNo;
 
 use super::in_log::{InLogCursor, Values};
 
-/// The number of entries that are looked at for each part.
-const SAMPLES: usize = 16;
-
 /// The entries of a memtable in order.
 pub(super) enum Index {
     List(SkipList),
@@ -38,8 +35,9 @@ pub(super) enum Approach {
 }
 
 /// Returns the error for an arena that is too small for an empty index.
-fn holds_nothing() -> Error {
-    Error::invalid("a memtable of so few bytes holds nothing")
+fn holds_nothing(bump: &Bump) -> Error {
+    let bytes = bump.capacity();
+    Error::invalid(format!("a memtable of {bytes} bytes holds nothing"))
 }
 
 impl Index {
@@ -50,7 +48,8 @@ impl Index {
         id: u64,
         search_hints: Option<SearchHints>,
     ) -> Result<Index> {
-        let mut claim = bump.lend(TABLE_NODES_AT, 64).ok_or_else(holds_nothing)?;
+        let claim = bump.lend(TABLE_NODES_AT, 64);
+        let mut claim = claim.ok_or_else(|| holds_nothing(bump))?;
         claim.write(0, &encode_table_header(id));
         claim.write(TABLE_HEADER_BYTES, &head_bytes());
         let list = SkipList::new(bump.region().clone(), start + TABLE_HEADER_BYTES as u64);
@@ -62,7 +61,8 @@ impl Index {
 
     /// Creates an empty tree.
     pub(super) fn tree(bump: &Bump) -> Result<Index> {
-        Tree::new(bump).map(Index::Tree)
+        let tree = Tree::new(bump)?.ok_or_else(|| holds_nothing(bump))?;
+        Ok(Index::Tree(tree))
     }
 
     /// Returns the bytes of an arena for an index of `entries`, besides their nodes.
@@ -203,20 +203,23 @@ impl Index {
         Ok(count.min(all))
     }
 
-    /// Returns ascending entries, fewer than `parts`, with about as many others of all `entries`
-    /// between any two.
-    pub(super) fn spread(&self, entries: u64, parts: usize) -> Result<Vec<(Place, SeqNo)>> {
-        let wanted = SAMPLES * parts;
+    /// Returns about `count` ascending entries, with about as many others of all `entries` between
+    /// any two.
+    pub(super) fn spread(&self, entries: u64, count: usize) -> Result<Vec<(Place, SeqNo)>> {
         let found = match self {
-            Index::List(list) => list.spread(entries, wanted)?,
-            Index::Tree(tree) => tree.spread(wanted)?,
+            Index::List(list) => list.spread(entries, count)?,
+            Index::Tree(tree) => tree.spread(count)?,
         };
-        let at = (1..parts).filter_map(|part| found.get(part * found.len() / parts));
-        at.map(|off| {
-            let node = self.node(*off)?;
-            Ok(((node.header.keyspace, node.key.to_vec()), node.header.seq))
-        })
-        .collect()
+        let at = (0..count).map(|at| at * found.len() / count);
+        let mut found: Vec<u64> = at.filter_map(|at| found.get(at).copied()).collect();
+        found.dedup();
+        found
+            .into_iter()
+            .map(|off| {
+                let node = self.node(off)?;
+                Ok(((node.header.keyspace, node.key.to_vec()), node.header.seq))
+            })
+            .collect()
     }
 
     fn node(&self, off: u64) -> Result<Node<'_>, DecodeError> {

@@ -1,6 +1,7 @@
-//! The memtable: a skip list in a DRAM arena, with the layout that it will have in the pool.
+//! The memtable: an index and its nodes in a DRAM arena (index.rs).
 //!
-//! The arena's offsets are those of the pool extent that the memtable got when it was made, so the
+//! Nodes and links of a skip list have the layout that they will have in the pool. The arena's
+//! offsets are those of the pool extent that the memtable got when it was made, so the
 //! links between nodes are pool offsets from the start and a flush copies bytes. If the pool is
 //! memory itself, the extent is the arena, and a flush copies nothing.
 
@@ -363,7 +364,9 @@ impl Memtable {
 
     /// Returns the bytes of nodes at which a spare should be made.
     pub(super) fn spare_due_at(&self) -> u64 {
-        self.bump.capacity() / 8
+        // Behind an empty index, which a small arena is full of.
+        let empty = Index::bytes_for(self.values.in_tree(), 0);
+        (self.bump.capacity() / 8).max(empty)
     }
 
     /// Counts entries that a writer is about to insert. The caller holds the commit lock.
@@ -555,8 +558,8 @@ impl Source for Memtable {
         self.index.cursor(self.seqs().1, late, (&self.values, log))
     }
 
-    fn spread(&self, parts: usize) -> Result<Vec<(Place, SeqNo)>> {
-        self.index.spread(self.entry_count(), parts)
+    fn spread(&self, count: usize) -> Result<Vec<(Place, SeqNo)>> {
+        self.index.spread(self.entry_count(), count)
     }
 
     fn approximate(&self, from: &Target<'_>, to: &Target<'_>) -> Result<(u64, u64)> {

@@ -151,6 +151,11 @@ impl WalMemtable {
             let fits = |spare: &mut Arc<Memtable>| batch.is_none_or(|batch| fits(spare, batch));
             self.active.store(spare.take_if(fits)?);
         }
+        if let Some(log) = &active.log {
+            // PERSIST: gathered records before the first one of the next log is acknowledged.
+            // Reversed, a power loss could take earlier writes than those that survive.
+            log.end_gathering();
+        }
         {
             let mut shown = self.tables.0.lock();
             let sealed = std::mem::replace(&mut shown.active, self.active.load_full());
@@ -272,10 +277,17 @@ impl Front for WalMemtable {
         }
         let log = memtable.log.as_deref().filter(|_| logged);
         let slot = match log {
-            Some(log) => match log.reserve(batch.payload.len_bytes()) {
-                Some(slot) => Some(slot),
-                None => return Ok(Written::NeedsRoom(memtable.id)),
-            },
+            Some(log) => {
+                let payload_bytes = batch.payload.len_bytes();
+                let slot = match durability {
+                    Durability::Volatile => log.reserve_gathered(payload_bytes),
+                    Durability::Buffered | Durability::Sync => log.reserve(payload_bytes),
+                };
+                match slot {
+                    Some(slot) => Some(slot),
+                    None => return Ok(Written::NeedsRoom(memtable.id)),
+                }
+            }
             None => None,
         };
         let grown = memtable.index.grow(&memtable.bump, entries);
@@ -347,8 +359,8 @@ impl Front for WalMemtable {
         }
         if let Some((log, record)) = placed {
             // PERSIST: the record before the entries are visible (W3). Reversed, a reader could see
-            // a value that a crash then takes back. The copy had the time of the search above to
-            // reach the medium, so little is left to wait for.
+            // a value that a crash then takes back, as one of a `Volatile` write may be. The copy
+            // had the time of the search above to reach the medium, so little is left to wait for.
             log.settle(record);
         }
         Ok(Written::Pending(pending))

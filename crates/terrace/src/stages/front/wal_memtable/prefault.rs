@@ -72,7 +72,9 @@ impl Unfaulted {
     /// Adds a memtable whose values are in its log: too much to wait for. `before` tells how much
     /// memory its index is going to need.
     pub(super) fn add_log_table(&self, memtable: &Arc<Memtable>, before: Option<&Memtable>) {
-        let index = before.map_or(0, |before| {
+        // One with few entries tells nothing.
+        let told = before.filter(|before| before.used_bytes() >= before.log_bytes_max / 16);
+        let index = told.map_or(0, |before| {
             let logged = before.used_bytes().max(1);
             before.bump.used().saturating_mul(256) / logged
         });
