@@ -526,3 +526,29 @@ fn reads_beside_rewrites_never_go_back() {
     });
     assert!(rewrites(&db) > 20, "{}", db.metrics());
 }
+
+/// Within a budget of memory, whose indexes have a limit, logs are rewritten too, and no write is
+/// refused for it, even if readers hold replaced tables.
+#[test]
+fn rewrites_stay_within_a_budget_of_memory() {
+    let folder = scratch().unwrap();
+    let mut options = options().within(16 << 20, Default::default());
+    options.background.workers = Workers::Threads(1);
+    let db = Db::open(folder.path(), options).unwrap();
+    let mut held = Vec::new();
+    for turn in 0..100u8 {
+        for n in (0..20).cycle().take(300) {
+            db.put(key(n), value(n, turn)).unwrap();
+        }
+        if turn % 30 == 0 {
+            held.push((turn, db.snapshot().unwrap()));
+        }
+    }
+    assert!(rewrites(&db) > 0, "{}", db.metrics());
+    for n in 0..20 {
+        assert_eq!(db.get(key(n)).unwrap(), Some(value(n, 99)), "{n}");
+        for (turn, snapshot) in &held {
+            assert_eq!(snapshot.get(key(n)).unwrap(), Some(value(n, *turn)), "{n}");
+        }
+    }
+}
