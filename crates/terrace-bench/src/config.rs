@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace::{Durability, KEY_BYTES_MAX, Options, Workers};
+use terrace::{KEY_BYTES_MAX, Options, Workers};
 
 use crate::error::BenchError;
 use crate::records::RecordKeys;
@@ -376,8 +376,7 @@ impl BenchConfig {
             ),
         );
         check(
-            !(self.steps.contains(&Step::KillReopen)
-                && self.options.durability == Durability::Volatile),
+            !self.steps.contains(&Step::KillReopen) || self.options.logs_of_new(),
             "killreopen loses unlogged writes: use --durability buffered or sync".to_string(),
         );
         check(

@@ -227,7 +227,11 @@ impl<'a> Bench<'a> {
         let log_file = in_memory
             .then(|| open_log(&log_path, &source))
             .transpose()?;
-        let durability = options.durability;
+        // A gathered record is written as others are, with fewer fences.
+        let durability = match options.durability {
+            Durability::Volatile if options.logs_of_new() => Durability::Buffered,
+            durability => durability,
+        };
         let bench = Bench {
             config,
             durability,

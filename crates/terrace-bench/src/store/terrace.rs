@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use ::terrace::{Db, Design, Durability, Iter, Options, Result, WriteBatch};
+use ::terrace::{Db, Durability, Iter, Options, Result, WriteBatch};
 
 use super::{About, Counters, Direction, Flushes, Session, Settle, Setup, Store};
 use crate::config::engine_settings;
@@ -94,8 +94,8 @@ impl Store for Terrace {
 
 fn durability(options: &Options) -> String {
     let survives = match options.durability {
-        Durability::Volatile if options.design_of_new() == Design::FlatLsm => {
-            "gathered in the log; survives a killed process on a pool"
+        Durability::Volatile if options.logs_of_new() => {
+            "gathered in the log; survives a killed process"
         }
         Durability::Volatile => "not logged",
         Durability::Buffered => "logged; survives a killed process",

@@ -110,6 +110,11 @@ impl LevelMetrics {
         matches!(self.name, "receiver" | "compactor")
     }
 
+    /// Returns whether its tables are logs.
+    pub(crate) fn is_of_logs(&self) -> bool {
+        self.name == TABLES
+    }
+
     /// Returns its name in reports, like "buffer level 0", "rows, receiver" or "tables, in logs".
     pub fn title(&self) -> String {
         match (self.has_rows(), self.name) {

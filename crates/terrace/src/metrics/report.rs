@@ -57,6 +57,14 @@ impl fmt::Display for Metrics {
                 )?;
                 continue;
             }
+            if level.is_of_logs() {
+                let name = level.name;
+                writeln!(
+                    f,
+                    "{name:<10} {tables:>3} tables, {entries:>26} entries, {bytes:>8}"
+                )?;
+                continue;
+            }
             writeln!(
                 f,
                 "buffer L{} {tables:>4} tables, {:>4} merging, {entries:>12} nodes, {bytes:>10}",

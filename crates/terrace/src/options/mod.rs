@@ -181,8 +181,8 @@ pub struct BufferOptions {
 #[derive(Debug, Clone)]
 pub struct TablesOptions {
     /// The bytes of a table: of its log in a pool, else of its memtable. In a log it has an index
-    /// in memory too, of about 80 bytes and the key for each entry with its search hints, and of
-    /// the table's bytes at most.
+    /// in memory too, of about 90 bytes and the key for each entry; where
+    /// that would take over five eighths of the bytes, the table is smaller.
     /// Larger: fewer, larger drains, and less rewriting of level 1. Smaller: less to replay.
     /// Default: `None`, one of `count_max + 4` parts of the pool (without a pool: of the logs), up
     /// to the paper's 2 GiB; with `memory_bytes`, `front.memtable_bytes`. Range: 4 KiB to that
@@ -355,6 +355,13 @@ impl Options {
             }
             _ => 0,
         }
+    }
+
+    /// Returns whether writes of a new database are logged if they are of the option's durability:
+    /// all but `Volatile`, and that too if the log is the table.
+    pub fn logs_of_new(&self) -> bool {
+        let log_is_table = self.design_of_new().keeps_tables_in_logs() && self.pool.path.is_some();
+        self.durability != Durability::Volatile || log_is_table
     }
 
     /// Returns the design of a new database.

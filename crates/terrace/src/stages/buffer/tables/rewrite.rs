@@ -70,7 +70,7 @@ pub(super) fn garbage_count(shared: &Shared, tables: &[Arc<Table>]) -> usize {
         !table.busy.load(Ordering::Relaxed) && !table.unsynced && table.seqs.1 <= visible
     };
     let free = tables.iter().take_while(|table| is_free(table));
-    let count = mostly_garbage(free);
+    let count = mostly_garbage(free, Overlap::Whole);
     let left = tables.len() + 1 - count;
     match left < shared.options.buffer.tables.flush_count {
         true => count,
@@ -78,12 +78,25 @@ pub(super) fn garbage_count(shared: &Shared, tables: &[Arc<Table>]) -> usize {
     }
 }
 
+/// An assumption about the live entries of several tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overlap {
+    /// They are versions of the same keys, of which the newest is left.
+    Whole,
+    /// They are of different keys.
+    None,
+}
+
 /// Returns how many of these tables, newest first, have mostly garbage together.
-fn mostly_garbage<'t>(tables: impl Iterator<Item = &'t Arc<Table>>) -> usize {
+fn mostly_garbage<'t>(tables: impl Iterator<Item = &'t Arc<Table>>, overlap: Overlap) -> usize {
     let (mut all, mut live) = (0, 0);
     let both = tables.map(|table| {
+        let live_here = table.known_live().unwrap_or(0);
         all += table.bytes;
-        live += table.known_live().unwrap_or(0);
+        live = match overlap {
+            Overlap::Whole => live.max(live_here),
+            Overlap::None => live + live_here,
+        };
         all > live * GARBAGE_MIN
     });
     both.take_while(|is_mostly| *is_mostly).count()
@@ -275,6 +288,8 @@ pub(super) struct Rewrite {
     rewrites: Arc<AtomicBool>,
     /// The tables that it replaces, newest first.
     tables: Vec<Arc<Table>>,
+    /// The assumption by which they were chosen.
+    overlap: Overlap,
     phase: Phase,
     /// Whether it has replaced them.
     has_ended: bool,
@@ -293,6 +308,7 @@ impl Rewrite {
             apart: Arc::clone(&buffer.apart),
             rewrites: Arc::clone(&buffer.rewrites),
             tables: tables.to_vec(),
+            overlap: Overlap::Whole,
             phase: Phase::Choose,
             has_ended: false,
         }
@@ -300,7 +316,7 @@ impl Rewrite {
 
     /// Judges one table, or begins with those that have mostly garbage.
     fn choose(&mut self) -> Result<Step> {
-        let count = mostly_garbage(self.tables.iter());
+        let count = mostly_garbage(self.tables.iter(), self.overlap);
         let unknown = |table: &&Arc<Table>| table.known_live().is_none();
         if let Some(table) = self.tables[..count].iter().find(unknown) {
             table.sample(&self.shared, &*self.apart)?;
@@ -315,6 +331,9 @@ impl Rewrite {
             // The samples have changed the choice, or tables have come.
             let left = all.len() + 1 - count;
             if count == 0 || left >= self.shared.options.buffer.tables.flush_count {
+                if self.overlap == Overlap::None {
+                    self.leave_newest();
+                }
                 return Ok(Step::Done(Completion::nothing()));
             }
         }
@@ -341,12 +360,24 @@ impl Rewrite {
         Ok(Step::More)
     }
 
-    /// Leaves the tables to a drain.
-    fn give_up(&self) -> Step {
+    /// Goes on with fewer tables, if their keys differ and some of them have mostly garbage without
+    /// the others. Else the tables are left to a drain.
+    fn give_up(&mut self) -> Step {
+        let fewer = mostly_garbage(self.tables.iter(), Overlap::None);
+        if self.overlap == Overlap::Whole && (1..self.tables.len()).contains(&fewer) {
+            self.overlap = Overlap::None;
+            // `choose` gives the others back.
+            return Step::More;
+        }
+        self.leave_newest();
+        Step::Done(Completion::nothing())
+    }
+
+    /// Lets no later rewrite begin with the newest table.
+    fn leave_newest(&self) {
         if let Some(newest) = self.tables.first() {
             newest.live.store(newest.bytes, Ordering::Relaxed);
         }
-        Step::Done(Completion::nothing())
     }
 
     fn read(&mut self, mut reading: Box<Reading>) -> Result<Step> {
