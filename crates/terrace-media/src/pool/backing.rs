@@ -71,6 +71,25 @@ pub(crate) enum Store {
 }
 
 impl Store {
+    /// Returns the first offset from `from` on at which the file may have content, `from` if that
+    /// is unknown, or the largest number if there is none.
+    pub(crate) fn next_written(&self, from: u64) -> u64 {
+        let (Store::File {
+            file,
+            device: false,
+            ..
+        }
+        | Store::Private { file }) = self
+        else {
+            return from;
+        };
+        match rustix::fs::seek(&**file, rustix::fs::SeekFrom::Data(from)) {
+            Ok(found) => found,
+            Err(rustix::io::Errno::NXIO) => u64::MAX,
+            Err(_) => from,
+        }
+    }
+
     /// Lets other processes open the file.
     pub(crate) fn unlock(&self) {
         match self {

@@ -74,6 +74,14 @@ impl Extent {
         }
     }
 
+    /// Returns the first position at or after `at` that may have been written. The bytes before it
+    /// are zeros of a file to which its file system has given no content, and reading them would
+    /// make it clear pages for them.
+    pub fn next_written(&self, at: u64) -> u64 {
+        let found = self.pool.store.next_written(self.off.saturating_add(at));
+        found.saturating_sub(self.off).clamp(at, self.len().max(at))
+    }
+
     /// Returns the pool's region.
     #[inline]
     pub fn region(&self) -> &Region {

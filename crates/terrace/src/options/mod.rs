@@ -162,7 +162,8 @@ pub struct BufferOptions {
     /// Larger: more merging before data is copied to the bottom. Smaller: earlier drains.
     /// Default: 8 (MioDB, section 5.3). Range: 1 to 32. Changes: on reopen.
     pub levels: u32,
-    /// Filter bits for each key of a table.
+    /// Filter bits for each key of a table. In `FlatLsm` filters are in memory, and with
+    /// `memory_bytes` there are none.
     /// Default: 16 (MioDB, section 5). Range: 0 (no filter) to 64. Changes: on reopen.
     pub filter_bits_per_key: u32,
     /// The maximum result of a merge, in bytes. Tables whose merge would be larger move down

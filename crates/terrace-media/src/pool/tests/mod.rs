@@ -142,6 +142,45 @@ fn a_lock_held_for_a_moment_is_waited_for() {
     });
 }
 
+/// What was stored is never passed over as unwritten, on a disk and in memory, before any sync.
+#[test]
+fn what_is_written_is_found() {
+    for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
+        let Ok(dir) = tempfile::tempdir_in(&parent) else {
+            continue;
+        };
+        let config = PoolConfig {
+            grow_bytes: 8 << 20,
+            ..PoolConfig::new(Backing::File(dir.path().join("pool")), 64 << 20)
+        };
+        let pool = Pool::create(config).expect("created");
+        let extent = pool.alloc(16 << 20).expect("allocated");
+        let mut rng = fastrand::Rng::with_seed(3);
+        let mut written = std::collections::BTreeSet::new();
+        for _ in 0..40 {
+            let at = rng.u64(..extent.len() / 64) * 64;
+            let from = rng.u64(..at + 1);
+            let bound = written
+                .range(from..)
+                .next()
+                .copied()
+                .unwrap_or(extent.len());
+            let found = extent.next_written(from);
+            assert!(from <= found && found <= bound, "{found} for {from}");
+            if written.insert(at) {
+                let mut claim = extent.claim(at, 64).expect("claimed");
+                claim.write(0, &[7; 64]);
+            }
+            let found = extent.next_written(from);
+            assert!(
+                from <= found && found <= at.min(bound),
+                "{found} for {from}"
+            );
+        }
+        assert_eq!(extent.next_written(extent.len()), extent.len());
+    }
+}
+
 /// A second creation is refused and changes nothing; an empty file at the path does not matter.
 #[test]
 fn a_pool_is_made_once() {

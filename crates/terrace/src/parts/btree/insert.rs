@@ -3,47 +3,16 @@
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
-use terrace_media::Region;
-
 use super::Tree;
 use super::page::{FANOUT, Full, Page, State};
 use super::search::{Leaf, Side};
 use crate::error::Result;
 use crate::parts::codec::DecodeError;
-use crate::parts::key::{Target, key_front};
+use crate::parts::key::Target;
 use crate::parts::skiplist::Node;
 
 /// The fronts of a page are made again if all share at least so many first bytes.
 const SHARED_MIN: u32 = 4;
-
-/// Returns the first bytes of a place in the sort order, as a number. Places with equal numbers are
-/// to be compared themselves.
-pub(crate) fn sort_head(keyspace: u32, key: &[u8]) -> u128 {
-    let (front, rest) = key.split_at(key.len().min(8));
-    let key = u128::from(key_front(front)) << 32 | u128::from(key_front(rest) >> 32);
-    u128::from(keyspace) << 96 | key
-}
-
-/// Sorts entries, each with its place from `sort_head`.
-fn sort(region: &Region, entries: &mut [(u128, u64)]) -> Result<(), DecodeError> {
-    let mut failed = None;
-    entries.sort_unstable_by(|a, b| {
-        a.0.cmp(&b.0).then_with(|| {
-            let nodes = [a.1, b.1].map(|off| Node::read(region, off));
-            match nodes {
-                [Ok(a), Ok(b)] => a.compare(&b.target()),
-                [Err(e), _] | [_, Err(e)] => {
-                    failed = Some(e);
-                    Order::Equal
-                }
-            }
-        })
-    });
-    if let Some(e) = failed {
-        return Err(e);
-    }
-    Ok(())
-}
 
 /// A leaf that an entry may be inserted into.
 #[derive(Debug, Clone, Copy)]
@@ -300,13 +269,48 @@ impl Tree {
         Ok(())
     }
 
-    /// Fills an empty tree that nobody else uses yet with entries, each with its place from
-    /// `sort_head`. Sorting them costs a fraction of as many insertions, of which each would miss
-    /// the caches several times.
-    pub(crate) fn build(&self, entries: &mut [(u128, u64)]) -> Result<()> {
-        sort(self.region(), entries)?;
+    /// Returns entries in key order.
+    fn sorted(&self, entries: &[u64]) -> Result<Vec<u64>, DecodeError> {
+        let Some(first) = entries.first() else {
+            return Ok(Vec::new());
+        };
+        // The bytes after those that all share tell most entries apart, and those that they do not
+        // are read out of order.
+        let first = self.key_of(*first)?;
+        let mut skip = usize::MAX;
+        for entry in entries {
+            skip = skip.min(self.key_of(*entry)?.shared(first));
+        }
+        let mut heads: Vec<(u128, u64)> = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let key = self.key_of(*entry)?;
+            let (head, rest) = (key.front(skip), key.front(skip + 8));
+            heads.push((u128::from(head) << 64 | u128::from(rest), *entry));
+        }
+        let mut failed = None;
+        heads.sort_unstable_by(|a, b| {
+            a.0.cmp(&b.0).then_with(|| {
+                let nodes = [a.1, b.1].map(|off| Node::read(self.region(), off));
+                match nodes {
+                    [Ok(a), Ok(b)] => a.compare(&b.target()),
+                    [Err(e), _] | [_, Err(e)] => {
+                        failed = Some(e);
+                        Order::Equal
+                    }
+                }
+            })
+        });
+        match failed {
+            Some(e) => Err(e),
+            None => Ok(heads.into_iter().map(|(_, entry)| entry).collect()),
+        }
+    }
+
+    /// Fills an empty tree that nobody else uses yet. Sorting the entries costs a fraction of as
+    /// many insertions, of which each would miss the caches several times.
+    pub(crate) fn build(&self, entries: &[u64]) -> Result<()> {
         let mut lows: Vec<u64> = Vec::new();
-        let mut nodes: Vec<u64> = entries.iter().map(|(_, entry)| *entry).collect();
+        let mut nodes = self.sorted(entries)?;
         let mut level = 0;
         // BOUND: each level has a fraction of the nodes of the one below.
         loop {

@@ -47,7 +47,7 @@ use terrace_media::{Bump, Region};
 
 use crate::error::{Error, Result};
 
-pub(crate) use insert::{Approach, sort_head};
+pub(crate) use insert::Approach;
 pub(crate) use search::Stretch;
 
 use page::{FANOUT, PAGE_BYTES, Page};

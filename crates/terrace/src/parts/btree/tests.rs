@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_media::{Arena, Bump};
 
 use super::page::FANOUT;
-use super::{Tree, pages_for, sort_head};
+use super::{Tree, pages_for};
 use crate::parts::iter::{Cursor, TreeCursor};
 use crate::parts::key::Target;
 use crate::parts::skiplist::{NewNode, Node};
@@ -190,10 +190,9 @@ fn built_trees_are_complete() {
         let sample = Sample::new(64 << 20);
         let mut all: BTreeSet<At> = (1..=count).map(|seq| entry(&mut rng, 7, seq)).collect();
         (0..count).for_each(|_| sample.grow());
-        let placed = |at: &At| (sort_head(at.0, &at.1), sample.write(at));
-        let mut entries: Vec<(u128, u64)> = all.iter().map(placed).collect();
+        let mut entries: Vec<u64> = all.iter().map(|at| sample.write(at)).collect();
         rng.shuffle(&mut entries);
-        sample.tree.build(&mut entries).unwrap();
+        sample.tree.build(&entries).unwrap();
         assert_eq!(sample.checked(), all.iter().cloned().collect::<Vec<_>>());
         for at in all.iter().step_by(1 + count as usize / 50) {
             sample.agrees(&all, at);

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_media::{File, FileSystem, OpenMode, Purpose, Region, Span};
+use terrace_media::{Extent, File, FileSystem, OpenMode, Purpose};
 
 use crate::parts::codec::DecodeError;
 use crate::parts::log::layout::{
@@ -17,6 +17,9 @@ use crate::parts::log::layout::{
 };
 use crate::parts::log::record::{RecordView, Verdict, judge, record_bytes};
 use crate::types::DbId;
+
+/// The size of a huge page: before each, a search of a log asks where it may have been written.
+const PAGE_BYTES: u64 = 2 << 20;
 
 /// The number of bytes per read of a file.
 const READ_BYTES: usize = 256 * 1024;
@@ -42,6 +45,10 @@ trait Bytes {
     /// Returns the offset of the log's first byte, for errors.
     fn base(&self) -> u64;
     fn len(&self) -> u64;
+    /// Returns the first line, from the one at `at` on, that may have been written.
+    fn next_written(&self, at: u64) -> u64 {
+        at
+    }
     /// Returns `len` bytes at `at`; the range is inside the log.
     fn window(&mut self, at: u64, len: usize) -> Result<&[u8], Self::Fault>;
     /// Makes a range that was handed out durable if this costs a flush of memory; does nothing on a
@@ -50,24 +57,28 @@ trait Bytes {
 }
 
 struct PoolBytes<'a> {
-    region: &'a Region,
-    span: Span,
+    extent: &'a Extent,
 }
 
 impl Bytes for PoolBytes<'_> {
     type Fault = DecodeError;
 
     fn base(&self) -> u64 {
-        self.span.off
+        self.extent.off()
     }
 
     fn len(&self) -> u64 {
-        self.span.len
+        self.extent.len()
+    }
+
+    fn next_written(&self, at: u64) -> u64 {
+        // A record begins on a line.
+        self.extent.next_written(at) / RECORD_ALIGN as u64 * RECORD_ALIGN as u64
     }
 
     fn window(&mut self, at: u64, len: usize) -> Result<&[u8], DecodeError> {
-        let offset = self.span.off.saturating_add(at);
-        self.region.bytes(offset, len).ok_or_else(|| {
+        let offset = self.extent.off().saturating_add(at);
+        self.extent.region().bytes(offset, len).ok_or_else(|| {
             let expected = format!("{len} bytes of a log");
             DecodeError::new("log extent", offset, expected, "the end of the pool")
         })
@@ -76,8 +87,8 @@ impl Bytes for PoolBytes<'_> {
     fn make_durable(&mut self, at: u64, len: u64) -> Result<(), DecodeError> {
         // PERSIST: records that a killed process wrote and did not fence, before any caller acts on
         // them. Reversed, a power loss would take back records that a reader has seen.
-        self.region
-            .persist(self.span.off + at, len as usize, Purpose::Log);
+        let region = self.extent.region();
+        region.persist(self.extent.off() + at, len as usize, Purpose::Log);
         Ok(())
     }
 }
@@ -155,12 +166,11 @@ pub(crate) struct LogOf {
 /// durable on return. On `Mapped` only the synced ones are; a caller that needs all of them durable
 /// syncs the first `ReplayEnd::bytes` of the extent.
 pub(crate) fn replay_pool<E: From<DecodeError>>(
-    region: &Region,
-    span: Span,
+    extent: &Extent,
     log: LogOf,
     f: &mut dyn FnMut(RecordView<'_>) -> Result<(), E>,
 ) -> Result<ReplayEnd, E> {
-    let mut bytes = PoolBytes { region, span };
+    let mut bytes = PoolBytes { extent };
     replay(&mut bytes, log, f).map_err(|stop| match stop {
         Stop::Damage(e) | Stop::Fault(e) => E::from(e),
         Stop::Caller(e) => e,
@@ -344,9 +354,17 @@ fn later_records<B: Bytes, E>(
 ) -> Result<Later, Stop<B::Fault, E>> {
     let base = bytes.base();
     let mut later = Later::default();
-    let mut at = from;
-    // BOUND: the position only grows.
+    // A look at the first line of a page would give it content.
+    let page_end = |at: u64| (base + at + 1).next_multiple_of(PAGE_BYTES) - base;
+    let mut at = bytes.next_written(from);
+    let mut until = page_end(at);
+    // BOUND: the position only grows, and `until` follows it.
     while at < bytes.len() {
+        if at >= until {
+            at = bytes.next_written(at);
+            until = page_end(at);
+            continue;
+        }
         let Some(header) = header_at(bytes, at, id)? else {
             at += RECORD_ALIGN as u64;
             continue;

@@ -125,12 +125,7 @@ type Replayed = (Vec<Batch>, Result<ReplayEnd, Failure>);
 
 fn read_pool(extent: &Extent, id: u64) -> Replayed {
     let mut found = Vec::new();
-    let end = replay_pool(
-        extent.region(),
-        extent.span(),
-        log_of(id, None),
-        &mut collect(&mut found),
-    );
+    let end = replay_pool(extent, log_of(id, None), &mut collect(&mut found));
     (found, end)
 }
 
@@ -549,7 +544,7 @@ fn entries_count_up_or_share_a_number() {
             end: None,
             from: None,
         };
-        let end = replay_pool(pool.region(), extent.span(), of, &mut |record| {
+        let end = replay_pool(&extent, of, &mut |record| {
             assert_eq!(record.seq_end(), expected[2] + 1);
             for (seq, entry) in record.entries() {
                 let entry = entry.map_err(Failure::Damage)?;

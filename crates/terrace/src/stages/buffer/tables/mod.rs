@@ -19,6 +19,7 @@
 //! CRASH: the logs of tables whose drain has no durable edit are replayed; files that it has
 //! written are removed.
 
+mod filtered;
 mod newer;
 mod rewrite;
 
@@ -31,7 +32,7 @@ use crate::canary::failpoint;
 use crate::error::{Error, Result};
 use crate::metrics::{LevelMetrics, Metrics, TABLES};
 use crate::parts::batch::Batch;
-use crate::parts::iter::MergeCursor;
+use crate::parts::iter::{Cursor, MergeCursor};
 use crate::parts::key::{KeyRange, Place, Target};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
@@ -41,6 +42,7 @@ use crate::stages::{
 };
 use crate::types::SeqNo;
 
+use filtered::Filling;
 use newer::Newer;
 use rewrite::{Rewrite, UNKNOWN, garbage_count};
 
@@ -252,13 +254,20 @@ impl Buffer for Tables {
     fn flush_job(&self, sealed: Sealed) -> Result<Box<dyn Job>> {
         Ok(Box::new(Admit {
             queue: Arc::clone(&self.queue),
+            shared: Arc::clone(&self.shared),
             sealed: Some(sealed),
+            filling: None,
         }))
     }
 
     fn build(&self, batch: &Batch, seq: SeqNo) -> Result<Box<dyn Job>> {
         let (sealed, changes) = self.apart.seal_apart(batch, seq)?;
-        let table = Tables::table(&sealed, false)?;
+        let mut table = Tables::table(&sealed, false)?;
+        let mut filling = Filling::new(&self.shared, table.entries);
+        for entry in batch.payload.iter() {
+            filling.insert(entry.keyspace, entry.key);
+        }
+        table.source = filling.finish(table.source)?;
         let done = admitted(&self.queue, table, changes, sealed.forget);
         Ok(Box::new(Built::new(done)))
     }
@@ -401,11 +410,37 @@ fn admitted(
     }
 }
 
-/// The flush of one memtable: nothing is copied.
+/// The entries whose keys one step adds to a filter.
+const STEP_ENTRIES: usize = 16 << 10;
+
+/// The flush of one memtable: nothing is copied. It gets a filter.
 struct Admit {
     queue: Arc<Queue>,
-    /// Taken by the step.
+    shared: Arc<Shared>,
+    /// Taken by the last step.
     sealed: Option<Sealed>,
+    /// Whether its log was synced, once that is known, with its filter and a cursor over the keys
+    /// that are not in this.
+    filling: Option<(bool, Filling, Box<dyn Cursor>)>,
+}
+
+impl Admit {
+    /// Waits for the writers of a memtable, and begins its filter.
+    fn begin(&mut self) -> Result<()> {
+        let Some(sealed) = &mut self.sealed else {
+            return Ok(());
+        };
+        let finish = std::mem::replace(&mut sealed.finish, Box::new(|| Ok(false)));
+        let synced = finish()?;
+        let filling = Filling::new(&self.shared, sealed.entries);
+        let mut cursor = (sealed.open)();
+        if filling.wants_keys() {
+            cursor.hold();
+            cursor.seek(&Target::first_of(0, &[]))?;
+        }
+        self.filling = Some((synced, filling, cursor));
+        Ok(())
+    }
 }
 
 impl Job for Admit {
@@ -414,15 +449,32 @@ impl Job for Admit {
     }
 
     fn step(&mut self) -> Result<Step> {
-        let Some(mut sealed) = self.sealed.take() else {
+        if self.filling.is_none() {
+            self.begin()?;
+        }
+        if let Some((_, filling, cursor)) = &mut self.filling
+            && filling.wants_keys()
+        {
+            for _ in 0..STEP_ENTRIES {
+                let Some(entry) = cursor.entry()? else {
+                    break;
+                };
+                filling.insert(entry.keyspace, entry.key);
+                cursor.advance()?;
+            }
+            if cursor.entry()?.is_some() {
+                return Ok(Step::More);
+            }
+        }
+        let (Some(sealed), Some((synced, filling, _))) = (self.sealed.take(), self.filling.take())
+        else {
             return Ok(Step::More);
         };
-        let finish = std::mem::replace(&mut sealed.finish, Box::new(|| Ok(false)));
-        let synced = finish()?;
         if sealed.entries == 0 {
             return Ok(Step::Done(sealed.into_nothing()));
         }
-        let table = Tables::table(&sealed, !synced)?;
+        let mut table = Tables::table(&sealed, !synced)?;
+        table.source = filling.finish(table.source)?;
         let done = admitted(&self.queue, table, Vec::new(), sealed.forget);
         Ok(Step::Done(done))
     }

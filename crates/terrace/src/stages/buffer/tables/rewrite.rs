@@ -27,6 +27,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::filtered::Filling;
 use super::{Queue, Table, Tables, cursor_of};
 use crate::canary::failpoint;
 use crate::error::{Error, Result};
@@ -273,6 +274,7 @@ struct Reading {
 /// The writing of live entries.
 struct Writing {
     writer: Box<dyn RewriteApart>,
+    filling: Filling,
     /// A cursor for each table.
     cursors: Vec<Box<dyn Cursor>>,
     live: Live,
@@ -424,6 +426,7 @@ impl Rewrite {
         let first = |(at, list): (usize, &Vec<Reference>)| Some(Reverse((*list.first()?, at, 0)));
         self.phase = Phase::Write(Box::new(Writing {
             writer,
+            filling: Filling::new(&self.shared, live.bytes.entries),
             cursors: cursors.collect(),
             next: live.sorted.iter().enumerate().filter_map(first).collect(),
             live,
@@ -434,6 +437,7 @@ impl Rewrite {
     fn write(&mut self, mut writing: Box<Writing>) -> Result<Step> {
         let Writing {
             writer,
+            filling,
             cursors,
             live,
             next,
@@ -443,6 +447,7 @@ impl Rewrite {
             let Some(Reverse((reference, list, at))) = next.pop() else {
                 let (sealed, changes) = writing.writer.finish()?;
                 let mut table = Tables::table(&sealed, false)?;
+                table.source = writing.filling.finish(table.source)?;
                 let (newest, oldest) = (self.tables.first(), self.tables.last());
                 if let (Some(newest), Some(oldest)) = (newest, oldest) {
                     // The newest entries may have been in a keyspace that was dropped.
@@ -473,6 +478,7 @@ impl Rewrite {
             let entry = entry.filter(|it| (it.keyspace, it.key, it.seq) == sought);
             let entry = entry.ok_or_else(changed)?;
             let value = cursor.value()?;
+            filling.insert(keyspace, target.key);
             writer.add(&entry, &value)?;
             entries += 1;
             bytes += self.apart.entry_bytes(&entry, &value).log;

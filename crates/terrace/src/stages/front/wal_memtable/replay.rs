@@ -29,7 +29,6 @@ use super::spare::Size;
 use super::{Tables, Waiting, WalMemtable, append_failed};
 use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::parts::btree::sort_head;
 use crate::parts::codec::DecodeError;
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
 use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
@@ -113,7 +112,7 @@ impl FoundLog {
             found = record.first_seq;
             Err(None::<DecodeError>)
         };
-        let is_empty = replay_pool(shared.pool.region(), extent.span(), log, first).is_ok();
+        let is_empty = replay_pool(extent, log, first).is_ok();
         (!is_empty).then_some(found)
     }
 
@@ -242,7 +241,7 @@ impl Replayer {
         let mut ranges = Vec::new();
         // Nodes of an index without values are small and many. A budget has no memory for this.
         let sorts = matches!(self.values, Values::InLog(_)) && !self.shared.memory.is_limited();
-        let mut unlinked: Vec<(u128, u64)> = Vec::new();
+        let mut unlinked: Vec<u64> = Vec::new();
         let mut expiring = false;
         let (mut taken_bytes, mut seq_last) = (0, None);
         let file = match log.place {
@@ -262,8 +261,7 @@ impl Replayer {
             let fits = match sorts {
                 true => {
                     let placed = memtable.place(&entry, seq, &mut ranges)?;
-                    let head = || sort_head(entry.keyspace, entry.key);
-                    unlinked.extend(placed.map(|(off, _)| (head(), off)));
+                    unlinked.extend(placed.map(|(off, _)| off));
                     placed.is_some()
                 }
                 false => memtable.replay(&entry, seq, &mut ranges)?,
@@ -280,7 +278,7 @@ impl Replayer {
             Ok(true)
         })?;
         if let (Index::Tree(tree), true, None) = (&memtable.index, sorts, &left) {
-            tree.build(&mut unlinked)?;
+            tree.build(&unlinked)?;
         }
         let replayed = match log.rest {
             Some(rest) => {
@@ -379,10 +377,7 @@ impl Replayer {
             from: from.map(|from| from.record),
         };
         let end = match &log.place {
-            FoundPlace::Pool(extent) => {
-                let region = self.shared.pool.region();
-                replay_pool(region, extent.span(), found, &mut record)
-            }
+            FoundPlace::Pool(extent) => replay_pool(extent, found, &mut record),
             FoundPlace::File => {
                 let path = self.log_files.path(log.id);
                 let fault = |e| Halt::Failed(Error::io("read the log", &path, e));
