@@ -6,7 +6,8 @@
 //!
 //! - Writes: the records of the log (32 bytes of header, 16 bytes, key and value for each entry,
 //!   rounded up to 64) appended in order to a ring in an extent, each with a streaming write and a
-//!   fence, and with a sync if the durability is `Sync`. `Volatile` writes are plain copies. A pool
+//!   fence, and with a sync if the durability is `Sync`. `Volatile` writes are plain copies, and
+//!   small ones of `FlatLsm` are flushed 256 bytes together. A pool
 //!   in plain memory (medium `dram`) logs to files, so its limit is one `pwrite` a record, and one
 //!   `fdatasync` if the durability is `Sync`.
 //! - Random reads: values copied from random offsets of that extent.
@@ -35,6 +36,9 @@ const EXTENT_BYTES_MAX: u64 = 1 << 30;
 
 /// The size of the ring of a log in a file.
 const FILE_BYTES: u64 = 64 << 20;
+
+/// `FlatLsm` gathers smaller records, and flushes so many bytes together.
+const GATHERED_BYTES: usize = 256;
 
 /// Records moved by one measurement, unless their bytes are too few or too many.
 const RECORDS: u64 = 200_000;
@@ -169,6 +173,8 @@ impl Drop for Scratch {
 struct Bench<'a> {
     config: &'a BenchConfig,
     durability: Durability,
+    /// Whether records of less than 256 bytes are flushed that many bytes together.
+    gathers: bool,
     pool: Pool,
     extents: Vec<Arc<Extent>>,
     source: Vec<u8>,
@@ -227,14 +233,16 @@ impl<'a> Bench<'a> {
         let log_file = in_memory
             .then(|| open_log(&log_path, &source))
             .transpose()?;
-        // A gathered record is written as others are, with fewer fences.
+        // Small records of a log that is the table are gathered.
+        let gathers = options.durability == Durability::Volatile && options.logs_of_new();
         let durability = match options.durability {
-            Durability::Volatile if options.logs_of_new() => Durability::Buffered,
+            Durability::Volatile if gathers => Durability::Buffered,
             durability => durability,
         };
         let bench = Bench {
             config,
             durability,
+            gathers,
             pool,
             extents,
             source,
@@ -350,15 +358,23 @@ impl<'a> Bench<'a> {
         let (record, records) = self.appended(kind);
         let region = extent.region();
         let mut claim = self.claim(extent)?;
-        let mut at = 0;
+        let (mut at, mut unflushed) = (0, 0);
         for i in 0..records {
             if at + record > claim.len() as usize {
-                at = 0;
+                (at, unflushed) = (0, 0);
             }
             let from = ((i as usize * record) % SOURCE_BYTES) & !15;
             let bytes = &self.source[from..from + record];
             if self.durability == Durability::Volatile {
                 claim.write(at, bytes);
+            } else if self.gathers && record < GATHERED_BYTES {
+                claim.write(at, bytes);
+                unflushed += record;
+                if unflushed >= GATHERED_BYTES {
+                    let from = claim.off() + (at + record - unflushed) as u64;
+                    region.persist(from, unflushed, Purpose::Log);
+                    unflushed = 0;
+                }
             } else {
                 claim.write_streaming(at, bytes, Purpose::Log);
                 region.fence(Purpose::Log);

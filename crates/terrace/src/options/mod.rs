@@ -182,8 +182,8 @@ pub struct BufferOptions {
 #[derive(Debug, Clone)]
 pub struct TablesOptions {
     /// The bytes of a table: of its log in a pool, else of its memtable. In a log it has an index
-    /// in memory too, of about 90 bytes and the key for each entry; where
-    /// that would take over five eighths of the bytes, the table is smaller.
+    /// in memory too, of about 90 bytes and the key for each entry; where that would take over five
+    /// eighths of the bytes, the table is smaller.
     /// Larger: fewer, larger drains, and less rewriting of level 1. Smaller: less to replay.
     /// Default: `None`, one of `count_max + 4` parts of the pool (without a pool: of the logs), up
     /// to the paper's 2 GiB; with `memory_bytes`, `front.memtable_bytes`. Range: 4 KiB to that

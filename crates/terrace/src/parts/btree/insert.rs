@@ -270,7 +270,7 @@ impl Tree {
     }
 
     /// Returns entries in key order.
-    fn sorted(&self, entries: &[u64]) -> Result<Vec<u64>, DecodeError> {
+    fn sorted(&self, entries: Vec<u64>) -> Result<Vec<u64>, DecodeError> {
         let Some(first) = entries.first() else {
             return Ok(Vec::new());
         };
@@ -278,15 +278,16 @@ impl Tree {
         // are read out of order.
         let first = self.key_of(*first)?;
         let mut skip = usize::MAX;
-        for entry in entries {
+        for entry in &entries {
             skip = skip.min(self.key_of(*entry)?.shared(first));
         }
         let mut heads: Vec<(u128, u64)> = Vec::with_capacity(entries.len());
-        for entry in entries {
+        for entry in &entries {
             let key = self.key_of(*entry)?;
             let (head, rest) = (key.front(skip), key.front(skip + 8));
             heads.push((u128::from(head) << 64 | u128::from(rest), *entry));
         }
+        drop(entries);
         let mut failed = None;
         heads.sort_unstable_by(|a, b| {
             a.0.cmp(&b.0).then_with(|| {
@@ -308,7 +309,7 @@ impl Tree {
 
     /// Fills an empty tree that nobody else uses yet. Sorting the entries costs a fraction of as
     /// many insertions, of which each would miss the caches several times.
-    pub(crate) fn build(&self, entries: &[u64]) -> Result<()> {
+    pub(crate) fn build(&self, entries: Vec<u64>) -> Result<()> {
         let mut lows: Vec<u64> = Vec::new();
         let mut nodes = self.sorted(entries)?;
         let mut level = 0;

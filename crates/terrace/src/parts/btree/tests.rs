@@ -192,7 +192,7 @@ fn built_trees_are_complete() {
         (0..count).for_each(|_| sample.grow());
         let mut entries: Vec<u64> = all.iter().map(|at| sample.write(at)).collect();
         rng.shuffle(&mut entries);
-        sample.tree.build(&entries).unwrap();
+        sample.tree.build(entries).unwrap();
         assert_eq!(sample.checked(), all.iter().cloned().collect::<Vec<_>>());
         for at in all.iter().step_by(1 + count as usize / 50) {
             sample.agrees(&all, at);

@@ -18,7 +18,8 @@ use crate::parts::log::layout::{
 use crate::parts::log::record::{RecordView, Verdict, judge, record_bytes};
 use crate::types::DbId;
 
-/// The size of a huge page: before each, a search of a log asks where it may have been written.
+/// The size of a huge page: at the beginning of each a search of a log asks whether, or where next,
+/// it may have been written.
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// The number of bytes per read of a file.

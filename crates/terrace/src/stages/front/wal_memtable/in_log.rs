@@ -6,6 +6,7 @@
 //! is read where the writer has logged it, and its checksum is compared at each read, since a
 //! record's checksum covers only the checksums of its values.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use terrace_media::{Extent, Region, prefetch};
@@ -198,6 +199,8 @@ impl Entry<'_> {
 pub(super) struct InLogCursor {
     entries: TreeCursor,
     values: Values,
+    /// Whether values are read: a walk over keys must not load them.
+    reads_values: Cell<bool>,
     /// Keeps the space of the log.
     _log: Option<Arc<Extent>>,
 }
@@ -212,6 +215,7 @@ impl InLogCursor {
         InLogCursor {
             entries,
             values: values.clone(),
+            reads_values: Cell::new(false),
             _log: log.cloned(),
         }
     }
@@ -219,6 +223,9 @@ impl InLogCursor {
     /// Prefetches the beginning of the value some entries ahead, which is anywhere in the log.
     #[inline]
     fn prefetch(&self, ahead: usize) {
+        if !self.reads_values.get() {
+            return;
+        }
         // An entry that is damaged is reported when the cursor is at it.
         if let (Values::InLog(pool), Ok(Some(node))) = (&self.values, self.entries.ahead(ahead))
             && node.header.kind & IN_LOG != 0
@@ -281,6 +288,9 @@ impl Cursor for InLogCursor {
 
     #[inline]
     fn value(&self) -> Result<Value<'_>> {
+        if !self.reads_values.replace(true) {
+            self.prefetch_first();
+        }
         let kind = self.entries.entry()?.map_or(0, |entry| entry.kind);
         self.values.resolve(kind, self.entries.value()?)
     }

@@ -278,7 +278,7 @@ impl Replayer {
             Ok(true)
         })?;
         if let (Index::Tree(tree), true, None) = (&memtable.index, sorts, &left) {
-            tree.build(&unlinked)?;
+            tree.build(unlinked)?;
         }
         let replayed = match log.rest {
             Some(rest) => {

@@ -250,8 +250,6 @@ impl Size {
     /// in the pool next to fewer memtables, so all free space is for replaying them. It is the
     /// smallest size if another could take the piece that the longest log needs.
     pub(super) fn first(shared: &Shared, logs: &[u64], in_log: bool) -> Size {
-        // A log with its values is replayed where it is.
-        let logs = if in_log { &[] } else { logs };
         let usual = match in_log {
             // A pool that is hardly used need not grow by a whole table.
             true => {
