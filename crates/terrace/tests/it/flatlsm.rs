@@ -436,7 +436,7 @@ fn overwritten_keys_never_reach_files() {
     for (hot, workers) in [
         (100, Workers::Manual),
         (200, Workers::Manual),
-        (200, Workers::Threads(1)),
+        (100, Workers::Threads(1)),
         (100, Workers::Threads(3)),
     ] {
         let folder = scratch().unwrap();

@@ -252,6 +252,40 @@ fn leveled_with_a_pool_keeps_within_its_budget() {
     run(Design::Leveled, true);
 }
 
+#[test]
+fn matrixkv_with_a_pool_keeps_within_its_budget() {
+    run(Design::MatrixKv, true);
+}
+
+#[test]
+fn flatlsm_in_memory_keeps_within_its_budget() {
+    run(Design::FlatLsm, false);
+}
+
+#[test]
+fn flatlsm_with_a_pool_keeps_within_its_budget() {
+    run(Design::FlatLsm, true);
+}
+
+/// The options that a database reports, with what its design has set, open it and others.
+#[test]
+fn options_in_use_are_accepted() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    for design in Design::ALL {
+        for (pool, budget) in [(false, BUDGET), (true, BUDGET), (true, 3 * BUDGET)] {
+            let folder = tempfile::tempdir().unwrap();
+            let stated = options(design, pool).within(budget, Sizes::default());
+            let db = Db::open(folder.path().join("first"), stated).unwrap();
+            let in_use = db.options().clone();
+            drop(db);
+            for name in ["first", "second"] {
+                let opened = Db::open(folder.path().join(name), in_use.clone());
+                opened.unwrap_or_else(|e| panic!("{design}, {budget}: {e}"));
+            }
+        }
+    }
+}
+
 /// Reads within a budget return what was written: in order, backward, singly and together.
 fn answers_are_right(design: Design, pool: bool) {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());

@@ -223,10 +223,10 @@ impl JobLimits {
                 let packer = if zstd { ZSTD_BYTES } else { 0 };
                 // A value file has a compressor and a compressed value of its own; the write buffer
                 // is shared.
-                let apart = match leveled.values_apart_from {
-                    Some(_) => packer + 2 * entry,
-                    None => 0,
-                };
+                // With tables in logs the design states from where on.
+                let has_apart = leveled.values_apart_from.is_some()
+                    || options.design_of_new().keeps_tables_in_logs();
+                let apart = if has_apart { packer + 2 * entry } else { 0 };
                 write + known + 7 * block + WRITER_BESIDE_BYTES + packer + apart
             }
             false => known + 4 * entry + REDO_BYTES,
