@@ -37,7 +37,7 @@ const EXTENT_BYTES_MAX: u64 = 1 << 30;
 /// The size of the ring of a log in a file.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// `FlatLsm` gathers smaller records, and flushes so many bytes together.
+/// `FlatLsm` gathers records smaller than this, and flushes this many bytes together.
 const GATHERED_BYTES: usize = 256;
 
 /// Records moved by one measurement, unless their bytes are too few or too many.

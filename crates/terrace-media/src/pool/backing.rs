@@ -75,8 +75,8 @@ pub(crate) enum Store {
 const COUNTS_MAPPED: [u64; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
 
 impl Store {
-    /// Returns the first offset from `from` on at which the file may have content, `from` if that
-    /// is unknown, or the largest number if there is none.
+    /// Returns the first offset from `from` on at which the file may have content: `from` itself if
+    /// the file system cannot say, `u64::MAX` if no content follows.
     pub(crate) fn next_written(&self, from: u64) -> u64 {
         let (Store::File {
             file,

@@ -142,7 +142,7 @@ fn a_lock_held_for_a_moment_is_waited_for() {
     });
 }
 
-/// What was stored is never passed over as unwritten, on a disk and in memory, before any sync.
+/// `next_written` never skips a stored byte, on a disk or in memory, even before a sync.
 #[test]
 fn what_is_written_is_found() {
     for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {

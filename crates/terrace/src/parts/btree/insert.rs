@@ -11,7 +11,7 @@ use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 use crate::parts::skiplist::Node;
 
-/// The fronts of a page are made again if all share at least so many first bytes.
+/// The fronts of a page are made again if all share at least this many first bytes.
 const SHARED_MIN: u32 = 4;
 
 /// A leaf that an entry may be inserted into.
@@ -134,21 +134,25 @@ impl Tree {
         if same < SHARED_MIN {
             return Ok(());
         }
-        let (low, high) = (page.low(), page.high());
-        let proven = low != 0 && high != 0;
-        let ends = match proven {
-            true => (low, high),
-            false => (
-                self.begin(page, state.level, first)?,
-                self.begin(page, state.level, state.len - 1)?,
-            ),
-        };
-        let shared = self.key_of(ends.0)?.shared(self.key_of(ends.1)?);
+        let (shared, prefix) = self.shared(page, state)?;
         if shared > state.skip {
             self.set_skip(page, shared)?;
-            page.set_prefix(if proven { 0 } else { ends.0 });
+            page.set_prefix(prefix);
         }
         Ok(())
+    }
+
+    /// Returns how many first bytes the keys of a page share, and the prefix that says so (T4).
+    fn shared(&self, page: Page<'_>, state: State) -> Result<(usize, u64), DecodeError> {
+        let State { len, level, .. } = state;
+        let (low, high) = (page.low(), page.high());
+        let (first, last, prefix) = if low != 0 && high != 0 {
+            (low, high, 0)
+        } else {
+            let first = self.begin(page, level, usize::from(level > 0))?;
+            (first, self.begin(page, level, len - 1)?, first)
+        };
+        Ok((self.key_of(first)?.shared(self.key_of(last)?), prefix))
     }
 
     /// Splits the leaf of `target` if it is full, and before it the full pages above it. Returns
@@ -174,7 +178,7 @@ impl Tree {
                 // It was split meanwhile.
                 return Ok(false);
             }
-            // Nobody else changes inner pages now.
+            // Inner pages change only under the lock.
             let at = self.count_before(page, state, target, Side::After)? - 1;
             let below = self.page(page.node(at))?;
             if below.state().len < FANOUT {
@@ -242,7 +246,7 @@ impl Tree {
         right.set_state(State { len, skip, ..state });
         self.prove(right)?;
         self.skip_more(right)?;
-        // Until it is unlocked, nobody follows what the page or the one above it says.
+        // Both pages are locked, so no search follows them before the split is complete.
         let begin = Node::read(self.region(), low)?.target();
         self.insert_held(above, &begin, low, right.off())?;
         page.set_next(right.off());
@@ -307,8 +311,8 @@ impl Tree {
         }
     }
 
-    /// Fills an empty tree that nobody else uses yet. Sorting the entries costs a fraction of as
-    /// many insertions, of which each would miss the caches several times.
+    /// Fills an empty tree that no other thread uses yet. Sorting the entries costs a fraction of
+    /// inserting them one by one, which would miss the caches several times for each.
     pub(crate) fn build(&self, entries: Vec<u64>) -> Result<()> {
         let mut lows: Vec<u64> = Vec::new();
         let mut nodes = self.sorted(entries)?;
@@ -361,22 +365,12 @@ impl Tree {
 
     /// Finds what the keys of a page of a new tree share, and makes its fronts.
     fn finish(&self, page: Page<'_>) -> Result<(), DecodeError> {
-        let State { len, level, .. } = page.state();
-        let first = usize::from(level > 0);
-        if len <= first {
+        let state = page.state();
+        if state.len <= usize::from(state.level > 0) {
             return Ok(());
         }
-        let (low, high) = (page.low(), page.high());
-        let proven = low != 0 && high != 0;
-        let ends = match proven {
-            true => (low, high),
-            false => (
-                self.begin(page, level, first)?,
-                self.begin(page, level, len - 1)?,
-            ),
-        };
-        let shared = self.key_of(ends.0)?.shared(self.key_of(ends.1)?);
-        page.set_prefix(if proven { 0 } else { ends.0 });
+        let (shared, prefix) = self.shared(page, state)?;
+        page.set_prefix(prefix);
         self.set_skip(page, shared)?;
         Ok(())
     }

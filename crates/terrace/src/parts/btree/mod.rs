@@ -107,7 +107,7 @@ impl Tree {
         Ok(Some(tree))
     }
 
-    /// Returns the bytes of an arena for the pages of so many entries.
+    /// Returns the bytes of an arena that the pages of `entries` may take.
     pub(crate) fn bytes_for(entries: u64) -> u64 {
         // And an alignment each.
         pages_for(entries) * (PAGE_BYTES as u64 + 56)
