@@ -8,9 +8,10 @@
 //! and most logs have little.
 //!
 //! A job judges a table by a sample of its index, once. If that promises enough, it reads the index
-//! of all its tables and notes the live entries. If these are too many, it
-//! tries fewer tables. If they still are, or if there is no space for them, it gives up; then the
-//! newest table counts as live, and is left to a drain. Otherwise it writes the noted entries in the order of their numbers, in which a replay expects them.
+//! of all its tables and notes the live entries. If these are too many, it tries fewer tables. If
+//! they still are, or if there is no space for them, it gives up; then the newest table counts as
+//! live, and is left to a drain. Otherwise it writes the noted entries in the order of their
+//! numbers, in which a replay expects them.
 //!
 //! There are always older tables or files below. So tombstones, range deletes and values that have
 //! expired are live, like versions that a snapshot reads: the rule of merges (parts/retain.rs).
