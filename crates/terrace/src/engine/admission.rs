@@ -9,6 +9,7 @@
 //! | the same, if the maximum number of memtables is sealed | the end of a flush | the flush thread | the end of the job | a disk has no space for flushes |
 //! | the same, if logs are at their cap | a drain, which retires logs | a worker | the end of the job | a disk has no space for drains |
 //! | the same, if the buffer has its maximum number of tables | a drain | a worker | the end of the job | a disk has no space for drains |
+//! | the same, if readers hold the memory for memtables | memory | readers that release views | nothing | `patience` looks in a row at which no job runs or can run |
 //! | the same, an ingest's table | space in the pool | any job that frees some; readers that release views | the end of the job; nothing, for readers | no job runs or can run, `patience` looks in a row; other writers take all that is freed |
 //! | a flush, an ingest, a close | a fresh memtable, from the reserves if need be | as for a put | as for a put | as for a put |
 //! | the same, a drain, a compaction of a range | jobs that lead to a state | workers | the end of each job | no job runs or can run; a disk has no space for jobs |
@@ -318,7 +319,6 @@ impl Engine {
         // Without threads, jobs have tried when none can take a step. A thread that makes a spare
         // may be refused what this caller is entitled to, and ends in a moment.
         if !is_manual
-            && !is_held
             && !matches!(awaits, Awaits::Spare)
             && let Some(why) = self.await_refusal(wait.refusals)
         {

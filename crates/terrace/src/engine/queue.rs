@@ -78,6 +78,11 @@ pub(super) enum Waits {
         room: Option<u64>,
         why: Error,
     },
+    /// Memory that readers hold and release silently: a time, or, without threads, another call.
+    Readers {
+        until: Instant,
+        epoch: u64,
+    },
     /// Its turn to write again.
     RateLimiter(Instant),
 }
@@ -87,7 +92,7 @@ impl Waits {
     pub(super) fn room(&self) -> Option<&Error> {
         match self {
             Waits::Room { why, .. } => Some(why),
-            Waits::Nothing | Waits::Pool(_) | Waits::RateLimiter(_) => None,
+            Waits::Nothing | Waits::Pool(_) | Waits::Readers { .. } | Waits::RateLimiter(_) => None,
         }
     }
 }
@@ -197,9 +202,9 @@ impl State {
         let why = waiting.next()?;
         let jobs = 1 + waiting.count() + self.running;
         let vain = self.refusals - since.max(self.refusals_at_edit);
+        let waits = |p: &Parked| matches!(p.waits, Waits::Pool(_) | Waits::Readers { .. });
         let mut queue = self.queue.iter();
-        let tried =
-            self.untried == 0 && queue.all(|p| matches!(p.waits, Waits::Pool(_)) || p.has_tried());
+        let tried = self.untried == 0 && queue.all(|p| waits(p) || p.has_tried());
         (tried && vain >= u64::from(TRIES) * jobs as u64).then(|| why.clone())
     }
 
@@ -236,7 +241,7 @@ impl State {
     /// Returns whether the queue contains no flush. A flush that waits for space does not count, so
     /// that it does not keep others from freeing space.
     pub(super) fn has_no_flush(&self) -> bool {
-        let waits = |p: &Parked| matches!(p.waits, Waits::Room { .. } | Waits::Pool(_));
+        let waits = |p: &Parked| !matches!(p.waits, Waits::Nothing | Waits::RateLimiter(_));
         let mut queue = self.queue.iter();
         queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
     }
@@ -256,7 +261,8 @@ impl State {
     /// do not count, since the caller has found none.
     pub(super) fn next_turn(&self) -> Option<Duration> {
         let until = self.queue.iter().filter_map(|parked| match &parked.waits {
-            Waits::Room { until, .. } | Waits::RateLimiter(until) => Some(*until),
+            Waits::Room { until, .. } | Waits::Readers { until, .. } => Some(*until),
+            Waits::RateLimiter(until) => Some(*until),
             Waits::Nothing | Waits::Pool(_) => None,
         });
         let now = Instant::now();

@@ -9,6 +9,7 @@ use crate::options::Workers;
 use crate::stages::{Job, JobCounter, JobKind, Urgency};
 
 use super::Engine;
+use super::admission::is_held_by_readers;
 use super::queue::{Parked, PoolLevel, RETRY, State, Waits, backoff};
 
 /// The interval of refusals at which a job runs whatever the disk reports: a quota can be raised
@@ -41,8 +42,14 @@ impl Engine {
         }
     }
 
-    /// Returns the wait of a job that found a disk full, and had `refused` times before.
+    /// Returns the wait of a job that was refused memory, or space on a disk, as `refused` times
+    /// before.
     pub(super) fn wait_for_room(&self, kind: JobKind, why: Error, refused: u32) -> Waits {
+        if is_held_by_readers(&why) {
+            let epoch = self.jobs.state.lock().epoch;
+            let until = Instant::now() + RETRY;
+            return Waits::Readers { until, epoch };
+        }
         // What it has to write may be covered by range deletes that only have to be synced.
         self.shared.ranges.look_again();
         let room = self.shared.reserve.room();
@@ -136,8 +143,11 @@ impl Engine {
         let ready = |p: &Parked| match &p.waits {
             Waits::Nothing => true,
             Waits::Pool(found) => found.has_eased(level),
-            Waits::Room { epoch, .. } if manual => *epoch != state.epoch,
+            Waits::Room { epoch, .. } | Waits::Readers { epoch, .. } if manual => {
+                *epoch != state.epoch
+            }
             Waits::Room { soon, until, .. } => now >= *until || has_more(*soon),
+            Waits::Readers { until, .. } => now >= *until,
             Waits::RateLimiter(until) => hurries || now >= *until,
         };
         (0..state.queue.len())

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrace::{Db, Design, Durability, ErrorKind, Options, Sizes, Workers, WriteBatch};
 use terrace_testkit::heap;
+use terrace_testkit::watchdog::{self, watched};
 
 #[global_allocator]
 static HEAP: heap::Counting = heap::Counting;
@@ -424,6 +425,43 @@ fn tables_of_tiny_keys_end_early() {
         assert_eq!(db.iter().unwrap().count(), 100_000);
         db.close().unwrap();
     });
+}
+
+/// A thread that writes while it keeps iterators may hold all memory for memtables itself: it gets
+/// an error within a bounded time, and writes again once it has dropped them.
+#[test]
+fn a_writer_that_keeps_iterators_is_refused() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    watchdog::start();
+    let mut refused_any = false;
+    for design in Design::ALL {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(folder.path(), options(design, true)).unwrap();
+        let mut kept = Vec::new();
+        let mut refusal = None;
+        for number in 0..60_000u32 {
+            let put = watched("a put", || db.put(key(number % KEYS), [7; 200]));
+            if let Err(e) = put {
+                refusal = Some(e);
+                break;
+            }
+            if number.is_multiple_of(500)
+                && let Ok(mut iter) = db.iter()
+            {
+                iter.next().unwrap().unwrap();
+                kept.push(iter);
+            }
+        }
+        println!("{}: {} iterators, {refusal:?}", design.name(), kept.len());
+        if let Some(e) = refusal {
+            assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+            refused_any = true;
+        }
+        drop(kept);
+        watched("the last put", || db.put("last", "of all").unwrap());
+        db.close().unwrap();
+    }
+    assert!(refused_any);
 }
 
 /// Requests that cannot fit in the budget are refused with advice, and the database continues.
