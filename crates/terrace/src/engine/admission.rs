@@ -32,7 +32,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::StallReason;
 use crate::options::Workers;
 use crate::parts::batch::Batch;
-use crate::parts::memory::HeldByReaders;
+use crate::parts::memory::is_held_by_readers;
 use crate::stages::{Deletes, Spare, SpareBytes, SpareSize, Urgency};
 use crate::types::SeqNo;
 
@@ -523,12 +523,6 @@ impl Engine {
             None
         }
     }
-}
-
-/// Returns whether readers hold what was refused, and may release it soon.
-pub(super) fn is_held_by_readers(why: &Error) -> bool {
-    let source = std::error::Error::source(why);
-    source.is_some_and(|source| source.downcast_ref::<HeldByReaders>().is_some())
 }
 
 #[cfg(test)]

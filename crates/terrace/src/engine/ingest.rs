@@ -35,6 +35,7 @@ use crate::parts::expiry::{Millis, layout as expiring};
 use crate::parts::iter::Cursor;
 use crate::parts::key::Target;
 use crate::parts::manifest::{Change, Edit};
+use crate::parts::memory::is_held_by_readers;
 use crate::parts::ranges::RangeDelete;
 use crate::parts::ranges::layout::RANGE_DELETE_BIT;
 use crate::parts::sequence::Reservation;
@@ -42,7 +43,7 @@ use crate::stages::{Completion, IngestWriter, SpareBytes};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 use super::Engine;
-use super::admission::{Need, is_held_by_readers};
+use super::admission::Need;
 
 /// How far above the last number taken an ingest chooses its own: the number of entries that may be
 /// written before it ends. 16 million ingests fit in a database's life.

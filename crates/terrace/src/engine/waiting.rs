@@ -6,10 +6,10 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::events::{Count, event};
 use crate::options::Workers;
+use crate::parts::memory::is_held_by_readers;
 use crate::stages::{Job, JobCounter, JobKind, Urgency};
 
 use super::Engine;
-use super::admission::is_held_by_readers;
 use super::queue::{Parked, PoolLevel, RETRY, State, Waits, backoff};
 
 /// The interval of refusals at which a job runs whatever the disk reports: a quota can be raised

@@ -33,6 +33,19 @@ impl std::fmt::Display for HeldByReaders {
 
 impl std::error::Error for HeldByReaders {}
 
+/// Returns whether readers hold what was refused, and may release it soon.
+pub(crate) fn is_held_by_readers(why: &Error) -> bool {
+    let mut cause = std::error::Error::source(why);
+    // BOUND: causes are few.
+    while let Some(e) = cause {
+        if e.is::<HeldByReaders>() {
+            return true;
+        }
+        cause = e.source();
+    }
+    false
+}
+
 /// The limit and the usage of one part.
 #[derive(Debug)]
 pub(crate) struct Gauge {

@@ -464,6 +464,30 @@ fn a_writer_that_keeps_iterators_is_refused() {
     assert!(refused_any);
 }
 
+/// The sizes that follow from a budget are kept: an opening without it leaves nothing that one with
+/// it could not replay.
+#[test]
+fn a_budget_is_enough_after_an_opening_without_it() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    for design in Design::ALL {
+        let folder = tempfile::tempdir().unwrap();
+        let within = options(design, true);
+        let db = Db::open(folder.path(), within.clone()).unwrap();
+        db.put("first", "of all").unwrap();
+        db.close().unwrap();
+        let without = Options::load(folder.path()).unwrap().unwrap();
+        assert_eq!(without.memory_bytes, None, "a limit is of one opening");
+        let db = Db::open(folder.path(), without).unwrap();
+        for number in 0..60_000u32 {
+            db.put(key(number), [5; 200]).unwrap();
+        }
+        db.close().unwrap();
+        let db = Db::open(folder.path(), within).unwrap_or_else(|e| panic!("{design}: {e}"));
+        assert_eq!(db.iter().unwrap().count(), 60_001, "{design}");
+        db.close().unwrap();
+    }
+}
+
 /// Requests that cannot fit in the budget are refused with advice, and the database continues.
 #[test]
 fn what_has_no_place_is_refused() {

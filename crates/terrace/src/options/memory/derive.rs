@@ -53,6 +53,14 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
     };
     let memtable = floor(memtable).clamp(128 * KIB, FrontOptions::default().memtable_bytes);
     options.front.memtable_bytes = chosen.memtable_bytes.unwrap_or(memtable);
+    if !in_memory && options.design_of_new().keeps_tables_in_logs() {
+        // Kept, also by an opening without a budget: it would make tables whose indexes no later
+        // opening with the budget could have.
+        let tables = &mut options.buffer.tables;
+        tables
+            .table_bytes
+            .get_or_insert(options.front.memtable_bytes);
+    }
 
     let (tables_max, extents_max) = job_sizes(options, budget);
     let extent = match in_memory {

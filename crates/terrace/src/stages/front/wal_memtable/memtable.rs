@@ -136,7 +136,8 @@ impl Arenas {
             true => format!(
                 "a memtable of {bytes} bytes is needed, for example to replay a log of larger \
                  memtables, but --memory (memory_bytes) allows {most} for all memtables: open the \
-                 database once with a larger memory_bytes"
+                 database once with a larger memory_bytes and compact it (\"terrace compact\", \
+                 Db::compact_range)"
             ),
             false => format!(
                 "memtables have reached their limit of {most} bytes, and readers still use flushed \

@@ -56,7 +56,7 @@ fn no_room(e: Error) -> Spare {
 impl WalMemtable {
     /// Makes a spare that takes `batch`.
     pub(super) fn make_spare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Memtable> {
-        let usual = || Size::usual(&self.shared, batch, self.in_log);
+        let usual = || self.next_size(batch);
         let small = || Size::on_reserve(&self.shared, batch, self.in_log);
         let may_be_small = size != SpareSize::Usual;
         let (size, or) = match size {
@@ -92,6 +92,19 @@ impl WalMemtable {
 }
 
 impl WalMemtable {
+    /// Returns the usual size of the next memtable, which takes `batch`. Space for a log with its
+    /// values may be slow to get, and writers would wait for it: after the small first table of an
+    /// opening they are larger one by one.
+    fn next_size(&self, batch: Option<&Batch>) -> Size {
+        if !self.in_log {
+            return Size::usual(&self.shared, batch, false);
+        }
+        let last = self.active.load().log_bytes_max;
+        let bytes = Size::first_bytes(&self.shared).max(last.saturating_mul(GROWTH));
+        let most = self.shared.options.front.memtable_bytes;
+        Size::of(bytes.min(most), batch, true)
+    }
+
     /// Returns whether a memtable in the last pieces of the pool takes a batch of single deletes,
     /// which it does if the space of the next opening can be held.
     pub(super) fn admits_deletes(&self, memtable: &Memtable, batch: &Batch) -> bool {
@@ -129,7 +142,7 @@ impl Spares for WalMemtable {
     }
 
     fn bytes(&self, batch: Option<&Batch>) -> SpareBytes {
-        let Size { table, log, .. } = Size::usual(&self.shared, batch, self.in_log);
+        let Size { table, log, .. } = self.next_size(batch);
         let table = match &self.anchor {
             Some(_) => 0,
             None => table,
@@ -208,6 +221,8 @@ const ROOM_FOR_USUAL: u64 = 4;
 /// at least these bytes.
 const FIRST_PART: u64 = 16;
 const FIRST_BYTES: u64 = 32 << 20;
+/// The next ones are this many times the one before, up to the usual size.
+const GROWTH: u64 = 4;
 
 /// The bytes of the smallest memtable.
 const LEAST_BYTES: u64 = 4 << 10;
@@ -227,6 +242,12 @@ impl Size {
     /// Returns the size of a memtable that takes `batch`.
     pub(super) fn usual(shared: &Shared, batch: Option<&Batch>, in_log: bool) -> Size {
         Size::of(shared.options.front.memtable_bytes, batch, in_log)
+    }
+
+    /// Returns the bytes of the first log of an opening, if logs have values.
+    fn first_bytes(shared: &Shared) -> u64 {
+        let memtable = shared.options.front.memtable_bytes;
+        (memtable / FIRST_PART).max(memtable.min(FIRST_BYTES))
     }
 
     /// Returns the size of a memtable that takes `batch`, with its log on the reserve.
@@ -252,11 +273,7 @@ impl Size {
     pub(super) fn first(shared: &Shared, logs: &[u64], in_log: bool) -> Size {
         let usual = match in_log {
             // A pool that is hardly used need not grow by a whole table.
-            true => {
-                let memtable = shared.options.front.memtable_bytes;
-                let first = (memtable / FIRST_PART).max(memtable.min(FIRST_BYTES));
-                Size::of(first, None, in_log)
-            }
+            true => Size::of(Size::first_bytes(shared), None, in_log),
             false => Size::usual(shared, None, in_log),
         };
         // Every extent has been adopted by now, so this finds out whether the device has space in
