@@ -410,7 +410,7 @@ impl From<PrefaultArg> for Prefault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DurabilityArg {
     /// Not logged: durable after the next flush to a pool or to table files, or when the command
-    /// has ended. FlatLsm logs it in a pool, and flushes small writes 256 bytes together.
+    /// has ended. FlatLsm logs it in a pool, and on "dax" flushes small writes 256 bytes together.
     Volatile,
     /// Logged: survives a crash of the process, on persistent memory also power loss.
     Buffered,
