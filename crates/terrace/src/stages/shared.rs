@@ -129,14 +129,15 @@ impl Shared {
     }
 
     /// Resizes the reserve to its target, if there is space. The row of tables holds the largest
-    /// table file. More, up to a sixteenth of all of them, is kept for a flush of one memtable and,
+    /// table file, and half the largest value file, since its values move when half of them are
+    /// garbage. More, up to a sixteenth of all of them, is kept for a flush of one memtable and,
     /// if the buffer is memory, for a drain of its largest table, since their logs go only when all
     /// of that is written.
     ///
-    /// BOUND: the space of the manifest, 160 KiB, and five quarters of the largest table file or of
-    /// a sixteenth of them all. If logs are in a pool that outlives the process and there is no
-    /// buffer, an eighth of all table files more, or as many memtables as may be in memory,
-    /// whichever is less.
+    /// BOUND: the space of the manifest, 160 KiB, and five quarters of the largest table file and of
+    /// half the largest value file, or of a sixteenth of them all. If logs are in a pool that
+    /// outlives the process and there is no buffer, an eighth of all table files more, or as many
+    /// memtables as may be in memory, whichever is less.
     pub(crate) fn keep_reserve(&self) {
         let in_files = !self.pool_outlives();
         let memtable = self.options.front.memtable_bytes;
@@ -147,8 +148,11 @@ impl Shared {
             let moved = buffered.filter(|_| in_files).fold(memtable, u64::max);
             let (largest, all) = (files().max().unwrap_or(0), files().sum::<u64>());
             // Drains bring values too.
-            let values = state.items().map(|file: &ValueMeta| file.bytes);
-            let all = all + values.sum::<u64>();
+            let values = || state.items().map(|file: &ValueMeta| file.bytes);
+            let all = all + values().sum::<u64>();
+            // A value file goes once the values that are live, at most half of it, and the table
+            // that points to them are written again.
+            let largest = largest + values().max().unwrap_or(0) / 2;
             // Files differ in size, and a memtable's table is larger than its entries.
             let whole = largest.max(moved.min(all / 16));
             // With few tables, the reserve should not be as large as the tables.

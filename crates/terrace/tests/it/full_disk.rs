@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use terrace::{Db, Design, ErrorKind, Options, Workers};
+use terrace::{Db, Design, Durability, ErrorKind, Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
 use terrace_testkit::watchdog::watch;
@@ -202,10 +202,7 @@ fn a_disk_is_given_back_by_single_deletes() {
 #[test]
 fn a_disk_of_values_apart_is_given_back() {
     const DISK: u64 = 24 << 20;
-    // Not `MioDbSsd`: its deletes wait in memory behind puts without space, and in one of ten runs
-    // one is refused.
-    let designs = settings::designs_with_files();
-    for design in designs.filter(|design| *design != Design::MioDbSsd) {
+    for design in settings::designs_with_files() {
         watch(move |watched| {
             watched.op(format!("{design}"), || {
                 let folder = scratch().unwrap();
@@ -235,6 +232,45 @@ fn a_disk_of_values_apart_is_given_back() {
                 let left = count - deleted + count / 4;
                 assert_eq!(db.iter().unwrap().count() as u32, left);
             });
+        });
+    }
+}
+
+/// A range delete gives value files back, even from a pool in which it is behind puts that do not
+/// fit on the disk.
+#[test]
+fn a_disk_of_values_apart_is_given_back_by_range_deletes() {
+    const DISK: u64 = 32 << 20;
+    const ROUNDS: u32 = 4;
+    // Each leaves a quarter of all possible keys.
+    const RANGES: [([u8; 4], [u8; 4]); 2] = [([0; 4], [192, 0, 0, 0]), ([64, 0, 0, 0], [255; 4])];
+    for design in settings::designs_with_files() {
+        watch(move |watched| {
+            let folder = scratch().unwrap();
+            let (place, ..) = on_a_disk_of(DISK, folder.path());
+            let mut options = in_a_pool(design, folder.path());
+            options.front.memtable_bytes = 256 << 10;
+            options.bottom.leveled.values_apart_from = Some(500);
+            let db = place.open(&options).unwrap();
+            let put = |n: u32| db.put(key(n), value(n, 30_000));
+            let mut n = 0;
+            for round in 0..ROUNDS {
+                while watched.op(format!("{design}, put {n}"), || put(n)).is_ok() {
+                    n += 1;
+                }
+                let _ = watched.op("drain", || db.drain());
+                let all = db.iter().unwrap().count();
+                let (low, high) = RANGES[round as usize % 2];
+                db.delete_range_with(low..high, Durability::Sync).unwrap();
+                let left = db.iter().unwrap().count();
+                assert!(left < all / 2, "{design}: {left} of {all}");
+                for _ in 0..all / 4 {
+                    watched.op(format!("{design}, put {n} after"), || {
+                        put_in_time(&db, n, || put(n));
+                    });
+                    n += 1;
+                }
+            }
         });
     }
 }

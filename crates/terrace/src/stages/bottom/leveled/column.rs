@@ -15,8 +15,9 @@
 //! between the tables that the column has.
 //!
 //! The drains of other buffers take all keys at once (`Merging::Whole`). Such a drain takes the
-//! whole level, so it waits for every job that has a table there, one after another. On a full disk
-//! it becomes a run of level 0 instead: it cannot be narrower, and compactions of level 0 can.
+//! whole level, so it waits for every job that has a table there, one after another. On a full disk,
+//! or once the disk has refused such a merge, it becomes a run of level 0 instead: it cannot be
+//! narrower, and compactions of level 0 can.
 
 use std::sync::Arc;
 
@@ -135,6 +136,17 @@ impl Columns for Leveled {
     }
 }
 
+impl Inner {
+    /// Returns whether drains may be merged with the first level.
+    fn merges(&self, busy: &Busy) -> bool {
+        match self.merging {
+            Some(Merging::Columns(_)) => true,
+            Some(Merging::Whole) => !self.shared.reserve.is_tight() && !busy.merging_refused,
+            None => false,
+        }
+    }
+}
+
 impl Leveled {
     /// Returns all keys from `from` on, or `None` while a table of the first level is busy.
     fn whole(&self, from: Option<&Place>) -> Option<KeyRange> {
@@ -143,7 +155,7 @@ impl Leveled {
             to: None,
         };
         let (mut busy, version) = self.inner.choosing();
-        let joins_level0 = !version.runs.is_empty() || self.inner.shared.reserve.is_tight();
+        let joins_level0 = !version.runs.is_empty() || !self.inner.merges(&busy);
         let (base, _) = pick::targets(&version, &self.inner.store.options);
         let mut tables = version.level(base).tables.iter().map(Table::number);
         let number = match joins_level0 {
@@ -247,10 +259,8 @@ impl Lower {
     /// there are others, or since it has no entries, so that merging would rewrite tables for its
     /// range deletes or for nothing, or since a full disk has no space for a merge of everything.
     pub(super) fn take(inner: &Arc<Inner>, drain: &mut Drain) -> Result<Taken> {
-        match inner.merging {
-            Some(Merging::Columns(_)) => {}
-            Some(Merging::Whole) if !inner.shared.reserve.is_tight() => {}
-            _ => return Ok(Taken::Not),
+        if inner.merging.is_none() {
+            return Ok(Taken::Not);
         }
         drain.start()?;
         if drain.entry()?.is_none() {
@@ -258,7 +268,7 @@ impl Lower {
         }
         let keys = &drain.keys;
         let (mut busy, version) = inner.choosing();
-        if !version.runs.is_empty() {
+        if !version.runs.is_empty() || !inner.merges(&busy) {
             return Ok(Taken::Not);
         }
         let (base, _) = pick::targets(&version, &inner.store.options);

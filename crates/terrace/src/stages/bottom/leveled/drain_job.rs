@@ -134,6 +134,16 @@ impl DrainJob {
         }
     }
 
+    /// Leaves the first level to compactions, if the disk has refused a merge with all of it. They
+    /// can make space, and the drain becomes a run of level 0.
+    fn join_level0(&mut self) {
+        if let Some(Merging::Whole) = self.inner.merging {
+            self.below = None;
+            let lower = self.lower.take();
+            self.inner.busy.lock().merging_refused |= lower.is_some();
+        }
+    }
+
     fn refuse(&mut self, why: Error) -> Step {
         self.refused += 1;
         Step::Retry(why)
@@ -186,9 +196,17 @@ pub(super) fn merged(
     keys: &KeyRange,
     ranges: Vec<RangeDelete>,
 ) -> Output {
-    let output = Output::new(inner, (lower.level, 0), ranges, hides(inner, durable));
+    let mut output = Output::new(inner, (lower.level, 0), ranges, hides(inner, durable));
+    let replaces_logs = !inner.shared.pool_outlives();
     if let Some(Merging::Whole) = inner.merging {
+        // The reserve could hold neither the level nor what the drain adds to it.
+        if !replaces_logs {
+            output.end_loan();
+        }
         return output;
+    }
+    if !replaces_logs {
+        output.write_values_beside_reserve();
     }
     let cuts = [&keys.from, &keys.to].into_iter().flatten();
     output.cut_at(&cuts.cloned().collect())
@@ -312,7 +330,7 @@ pub(super) fn completion(
         apply: Box::new(move || {
             inner.install(&removed, &tables, &values);
             forget();
-            inner.busy.lock().parts_refused = false;
+            inner.busy.lock().merging_refused = false;
             // Not before the entries that they cover are forgotten above.
             let shared = &inner.shared;
             if let Some(seq) = settled {
@@ -397,6 +415,8 @@ impl Job for DrainJob {
             Err(e) if e.kind() == ErrorKind::Full => {
                 // Nothing is lost: the source stays until this has succeeded.
                 self.output = None;
+                self.join_level0();
+                self.inner.rewrites_covered()?;
                 if drain.put_back.is_none() {
                     self.inner.rewrites_hidden()?;
                     self.drain = Some(drain);

@@ -8,8 +8,8 @@
 //! these keys in one part and the first in the next would be in neither.
 //!
 //! The job that ends last completes the drain. If the disk refuses a part, all of them end without
-//! a result, the last one puts the drain back, and the next one runs on one thread: it knows how
-//! to make space (drain_job.rs), and takes less at a time.
+//! a result, the last one puts the drain back, and the next one becomes a run of level 0: it knows
+//! how to make space (drain_job.rs), and takes less at a time.
 //!
 //! Invariants
 //!   P1  The ranges of the parts cover all keys and are disjoint, and no cut parts the versions of
@@ -54,9 +54,6 @@ impl Division {
     pub(super) fn of(inner: &Inner, drain: &mut Drain, lower: &Lower) -> Option<Division> {
         // Parts give up on a full disk and put the drain back, which this one does not support.
         drain.put_back.as_ref()?;
-        if inner.shared.reserve.is_tight() || inner.busy.lock().parts_refused {
-            return None;
-        }
         let bytes = drain.parts.as_ref()?.bytes;
         let bytes = bytes.saturating_add(lower.tables.bytes());
         let count = split::part_count(bytes, &inner.store.options);
@@ -169,7 +166,7 @@ impl Plan {
         if self.given_up.into_inner() {
             // The next drain finds the space of what was written, and the tables.
             drop((written, self.lower));
-            self.inner.busy.lock().parts_refused = true;
+            self.inner.busy.lock().merging_refused = true;
             drain_job::put_back(drain);
             return Ok((Completion::nothing(), None));
         }

@@ -219,9 +219,9 @@ struct Busy {
     /// Whether a drain is being merged with the first level. It has keys between the tables there
     /// too, so nothing else may bring any down meanwhile.
     has_column: bool,
-    /// Whether the disk has refused a drain in parts. The next ones run on one thread, until one
-    /// has found space: parts take the space of several tables at a time.
-    parts_refused: bool,
+    /// Whether the disk has refused the merge of a drain with the whole first level. The next ones
+    /// become runs of level 0, until one has found space.
+    merging_refused: bool,
     /// The place that the columns have reached; `None` if drains are not in columns.
     swept: Option<Place>,
     /// The rest of the keys, from the start of a drain that waits for a table of the first level.

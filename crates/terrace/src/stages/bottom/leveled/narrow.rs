@@ -3,7 +3,9 @@
 //! A compaction writes its result before its input tables go, so a large one needs much space at
 //! once. When the disk refuses it, five measures make a smaller one of it, in this order:
 //!
-//! 1. Tables that range deletes partly hide are rewritten without the hidden entries.
+//! 1. Tables that range deletes partly hide are rewritten without the hidden entries. The same is
+//!    done when a drain is refused: the range deletes may be above it, and what it has to write may
+//!    not fit before they free something.
 //! 2. If level 0 falls into pieces that share no key, one of them is compacted.
 //! 3. Tables are rewritten without the entries that newer ones above hide, if these are many. The
 //!    same is done when a drain of memtables is refused, since deletes in tables alone free no
@@ -56,6 +58,9 @@ pub(super) struct Narrow {
     gathered: Vec<Vec<u64>>,
     /// The newest number in tables at the last search for tables with many hidden entries.
     hidden_to: SeqNo,
+    /// What the last search for tables that range deletes hide in part depended on: the newest
+    /// number in tables, that up to which range deletes are durable, and the oldest snapshot.
+    covered_to: (Option<SeqNo>, SeqNo, Option<SeqNo>),
     /// The table that is being rewritten, while it is busy. One at a time, since the reserve has
     /// space for one.
     rewriting: Option<u64>,
@@ -78,6 +83,7 @@ impl Default for Narrow {
             rewrites: Vec::new(),
             gathered: Vec::new(),
             hidden_to: 0,
+            covered_to: (None, 0, None),
             rewriting: None,
         }
     }
@@ -175,6 +181,24 @@ impl Inner {
         let found = !rewrites.is_empty();
         self.busy.lock().narrow.rewrites.extend(rewrites);
         Ok(found)
+    }
+
+    /// Schedules the rewriting of tables that range deletes hide in part.
+    pub(super) fn rewrites_covered(&self) -> Result<()> {
+        let (mut busy, version) = self.choosing();
+        let seq = version.tables().map(|table| table.meta.seq_last).max();
+        let durable = self.shared.ranges.durable();
+        let oldest = self.shared.snapshots.stripes().oldest();
+        // BOUND: once while none of these changes. Each search opens all tables.
+        let now = (seq, durable, oldest);
+        if std::mem::replace(&mut busy.narrow.covered_to, now) == now {
+            return Ok(());
+        }
+        drop(busy);
+        let hidden = delete_only::hidden_in_part(self, version.tables())?;
+        let rewrites = hidden.into_iter().map(Rewrite::whole);
+        self.busy.lock().narrow.rewrites.extend(rewrites);
+        Ok(())
     }
 
     /// Schedules the rewriting of tables that seem to have many entries hidden by tables above, and

@@ -78,6 +78,8 @@ pub(super) struct Output {
     loan_ends: Arc<AtomicBool>,
     /// Whether the loan ends with the first value: naming the tables frees nothing.
     lends_to_deletes: bool,
+    /// Whether value files use the space that is reserved for tables.
+    lends_to_values: bool,
     writer: Option<SstWriter>,
     done: Vec<(FileMeta, Vec<RangeDelete>)>,
     /// The value file being written, and those written.
@@ -140,6 +142,7 @@ impl Output {
             loan_ends: lender.end(),
             fs: Arc::new(lender),
             lends_to_deletes: false,
+            lends_to_values: true,
             level,
             run,
             sampler: Sampler::above(&older, inner.store.options.open_files_max),
@@ -256,6 +259,11 @@ impl Output {
         self.loan_ends = lender.end();
         self.fs = Arc::new(lender);
         self.lends_to_deletes = !self.inner.shared.reserve.are_drains_wanted();
+    }
+
+    /// Leaves the reserve to tables: the values come from a pool and replace no others.
+    pub(super) fn write_values_beside_reserve(&mut self) {
+        self.lends_to_values = false;
     }
 
     /// Stops using the reserve on a full disk.
@@ -376,7 +384,11 @@ impl Output {
                 let number = self.inner.shared.next_id();
                 let store = &self.inner.store;
                 let (path, options) = (store.value_path(number), store.value_options());
-                let writer = ValueWriter::create(&self.fs, &path, number, options)?;
+                let fs = match self.lends_to_values {
+                    true => &self.fs,
+                    false => &store.fs,
+                };
+                let writer = ValueWriter::create(fs, &path, number, options)?;
                 self.values.insert(writer)
             }
         };
