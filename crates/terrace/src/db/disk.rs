@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind};
 use crate::metrics::human_bytes;
 use crate::options::{MEMTABLE_BYTES_SMALL, PAGE_BYTES};
 use crate::parts::manifest::LogPlace;
-use crate::parts::memory::is_held_by_readers;
+use crate::parts::memory::out_of_budget;
 use crate::parts::sstable::FileMeta;
 use crate::stages::Shared;
 use crate::stages::file_names::log_file_name;
@@ -137,7 +137,7 @@ impl DbBuilder {
     /// Adds advice to the error of an open for writing if a disk is full.
     pub(super) fn with_way_on(&self, e: Error, exists: bool) -> Error {
         // A reader needs the same memory.
-        if e.kind() != ErrorKind::Full || self.options.read_only || is_held_by_readers(&e) {
+        if e.kind() != ErrorKind::Full || self.options.read_only || out_of_budget(&e).is_some() {
             return e;
         }
         // A pool without room for a log has no room for that of a reader either.

@@ -67,9 +67,9 @@ pub struct Options {
     /// memory: no operation exceeds it. Sizes that could exceed it together are refused, so begin
     /// with [`Options::within`], which sets this and chooses them; [`Options::memory_plan`] shows
     /// the share of each part. Keys with their values are then at most a 512th of it (64 KiB to 16
-    /// MiB), and iterators get `Full` when all of them hold more than a 16th. Not counted: thread
-    /// stacks, the program, results passed to the caller, and file pages, which belong to the
-    /// system. See docs/memory.md for details.
+    /// MiB), and iterators get `Full` when all of them hold more than a 16th, or than what one of
+    /// them may need. Not counted: thread stacks, the program, results passed to the caller, and
+    /// file pages, which belong to the system. See docs/memory.md for details.
     /// Larger: more and larger of everything. Default: `None`, sizes are set one by one and some
     /// parts have no limit. Range: at least 16 MiB. Changes: on reopen. Not kept: it depends on the
     /// process.

@@ -21,29 +21,42 @@ use crate::metrics::human_bytes;
 use crate::options::memory::Limits;
 use crate::options::{MemoryPart, Options};
 
-/// The cause of a refusal that would not have occurred without memory held by readers.
+/// The cause of a refusal of memory within the budget.
 #[derive(Debug)]
-pub(crate) struct HeldByReaders;
+pub(crate) enum OutOfBudget {
+    /// Readers hold it, and may release it soon.
+    HeldByReaders,
+    /// The budget never allows as much.
+    TooLarge,
+}
 
-impl std::fmt::Display for HeldByReaders {
+impl std::fmt::Display for OutOfBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "readers hold memory")
+        f.write_str(match self {
+            OutOfBudget::HeldByReaders => "readers hold memory",
+            OutOfBudget::TooLarge => "the memory budget is too small",
+        })
     }
 }
 
-impl std::error::Error for HeldByReaders {}
+impl std::error::Error for OutOfBudget {}
 
-/// Returns whether readers hold what was refused, and may release it soon.
-pub(crate) fn is_held_by_readers(why: &Error) -> bool {
+/// Returns why the budget refused memory, if that was the cause of an error.
+pub(crate) fn out_of_budget(why: &Error) -> Option<&OutOfBudget> {
     let mut cause = std::error::Error::source(why);
     // BOUND: causes are few.
     while let Some(e) = cause {
-        if e.is::<HeldByReaders>() {
-            return true;
+        if let Some(found) = e.downcast_ref() {
+            return Some(found);
         }
         cause = e.source();
     }
-    false
+    None
+}
+
+/// Returns whether readers hold what was refused, and may release it soon.
+pub(crate) fn is_held_by_readers(why: &Error) -> bool {
+    matches!(out_of_budget(why), Some(OutOfBudget::HeldByReaders))
 }
 
 /// The limit and the usage of one part.

@@ -134,8 +134,8 @@ impl Shared {
     /// if the buffer is memory, for a drain of its largest table, since their logs go only when all
     /// of that is written.
     ///
-    /// BOUND: the space of the manifest, 160 KiB, and five quarters of the largest table file and of
-    /// half the largest value file, or of a sixteenth of them all. If logs are in a pool that
+    /// BOUND: the space of the manifest, 160 KiB, and five quarters of the largest table file and
+    /// half the largest value file, or of a sixteenth of all files. If logs are in a pool that
     /// outlives the process and there is no buffer, an eighth of all table files more, or as many
     /// memtables as may be in memory, whichever is less.
     pub(crate) fn keep_reserve(&self) {

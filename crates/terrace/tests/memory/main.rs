@@ -489,6 +489,49 @@ fn a_budget_is_enough_after_an_opening_without_it() {
 }
 
 /// Requests that cannot fit in the budget are refused with advice, and the database continues.
+/// One scan of the largest entries has memory, however many runs it merges.
+#[test]
+fn a_lone_scan_of_the_largest_entries_has_memory() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    for (design, apart) in [
+        (Design::Leveled, None),
+        (Design::Leveled, Some(1000)),
+        (Design::MioDbSsd, None),
+        (Design::FlatLsm, None),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = options(design, true);
+        options.background.workers = Workers::Manual;
+        options.bottom.leveled.values_apart_from = apart;
+        let mut options = options.within(BUDGET, Sizes::default());
+        // Every run stays until writers are stopped.
+        options.bottom.leveled.runs_compact = options.bottom.leveled.runs_slow;
+        let largest = 64 << 10;
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut runs = 0;
+        for n in 0..600u32 {
+            db.put(
+                (n * 7919 % 1000).to_be_bytes(),
+                vec![n as u8; largest - 100],
+            )
+            .unwrap();
+            runs = db
+                .metrics()
+                .files
+                .first()
+                .map_or(0, |level| level.run_count)
+                .max(runs);
+            if n % 50 == 49 {
+                let pairs = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
+                assert!(pairs.count() > 0, "{design}");
+            }
+        }
+        println!("{design}: {runs} runs");
+        let report = db.verify(&mut |_| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new(), "{design}");
+    }
+}
+
 #[test]
 fn what_has_no_place_is_refused() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());

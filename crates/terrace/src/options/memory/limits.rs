@@ -22,6 +22,8 @@ const REDO_BYTES: u64 = 64 * KIB;
 const RUNS_MIN: u64 = 4;
 /// More runs at a time save little: writers are slowed from a dozen on.
 const RUNS_MAX: u64 = 16;
+/// How many runs of level 0 a drain and an ingest may add once writers are stopped.
+const RUNS_AT_ONCE: u64 = 2;
 const JOBS_MAX: u64 = 64;
 /// Tables of the buffer that may still store the keys written into deleted ranges, in addition to
 /// memtables.
@@ -116,6 +118,7 @@ impl Limits {
         let entry = (budget / 512).clamp(64 * KIB, 16 * MIB);
         let memtable = options.front.memtable_bytes;
         let jobs = JobLimits::within(options, budget, entry);
+        let ahead = (budget / 1024).clamp(16 * KIB, 256 * KIB);
         let memtables = options.memtables_max();
         let arenas = match options.pool_is_memory() {
             true => 0,
@@ -130,18 +133,18 @@ impl Limits {
             jobs: jobs.count as usize,
             runs: jobs.runs as usize,
             job_ahead_bytes: jobs.ahead as usize,
-            scan_ahead_bytes: (budget / 1024).clamp(16 * KIB, 256 * KIB) as usize,
+            scan_ahead_bytes: ahead as usize,
             write_bytes: jobs.write as usize,
             keys_bytes: jobs.keys,
             replays: (budget / (64 * MIB)).clamp(1, 8) as usize,
             ingest_bytes: jobs.keys / 4,
-            chunk_bytes: (budget / 1024).clamp(16 * KIB, 256 * KIB) as usize,
+            chunk_bytes: ahead as usize,
             arenas_bytes: arenas,
             search_hints_bytes: (options.front.sealed_count_max as u64 + 3)
                 .saturating_mul(memtable / 8 + 52 * KIB),
             late_bytes: (memtable / 64).max(4 * KIB),
             held_bytes: options.bottom.leveled.cache_bytes / 8,
-            iterators_bytes: budget / 16,
+            iterators_bytes: (budget / 16).max(lone_iterator_bytes(options, entry, ahead)),
             reads_bytes: budget / 32,
             batches_bytes: budget / 32,
             ranges_bytes: budget / 16,
@@ -173,6 +176,27 @@ impl Limits {
         let tables = options.memtables_max() + LATE_TABLES;
         tables.saturating_mul(self.late_bytes)
     }
+}
+
+/// Returns whether value files may be written.
+fn has_apart(options: &Options) -> bool {
+    // With tables in logs the design states from where on.
+    let states = options.design_of_new().keeps_tables_in_logs();
+    options.bottom.leveled.values_apart_from.is_some() || states
+}
+
+/// Returns the memory that an iterator over everything needs if no other is open, whatever the
+/// sizes of entries. `ahead` bytes are read at once, and form a chunk.
+fn lone_iterator_bytes(options: &Options, entry: u64, ahead: u64) -> u64 {
+    let leveled = &options.bottom.leveled;
+    let chunks = 2 * (ahead + entry);
+    if !options.design_of_new().keeps_table_files() {
+        return chunks;
+    }
+    let block = entry + 2 * leveled.block_bytes as u64;
+    let values = if has_apart(options) { ahead } else { 0 };
+    let sources = leveled.runs_stop as u64 + u64::from(leveled.levels) + RUNS_AT_ONCE;
+    chunks + sources.saturating_mul(block + ahead + values)
 }
 
 /// The memory and the number of background jobs.
@@ -223,10 +247,11 @@ impl JobLimits {
                 let packer = if zstd { ZSTD_BYTES } else { 0 };
                 // A value file has a compressor and a compressed value of its own; the write buffer
                 // is shared.
-                // With tables in logs the design states from where on.
-                let has_apart = leveled.values_apart_from.is_some()
-                    || options.design_of_new().keeps_tables_in_logs();
-                let apart = if has_apart { packer + 2 * entry } else { 0 };
+                let apart = if has_apart(options) {
+                    packer + 2 * entry
+                } else {
+                    0
+                };
                 write + known + 7 * block + WRITER_BESIDE_BYTES + packer + apart
             }
             false => known + 4 * entry + REDO_BYTES,

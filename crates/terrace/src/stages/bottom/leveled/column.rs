@@ -15,9 +15,9 @@
 //! between the tables that the column has.
 //!
 //! The drains of other buffers take all keys at once (`Merging::Whole`). Such a drain takes the
-//! whole level, so it waits for every job that has a table there, one after another. On a full disk,
-//! or once the disk has refused such a merge, it becomes a run of level 0 instead: it cannot be
-//! narrower, and compactions of level 0 can.
+//! whole level, so it waits for every job that has a table there, one after another. On a full
+//! disk, or once the disk has refused such a merge, it becomes a run of level 0 instead: it cannot
+//! be narrower, and compactions of level 0 can.
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
 use crate::parts::key::{Place, Target};
 use crate::parts::log::{Log, LogEntry};
-use crate::parts::memory::{HeldByReaders, Lease, Memory as Budget};
+use crate::parts::memory::{Lease, Memory as Budget, OutOfBudget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
 use crate::parts::skiplist::search_hints::SearchHints;
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
@@ -132,19 +132,25 @@ impl Arenas {
     #[cold]
     fn full(&self, bytes: u64) -> Error {
         let most = self.budget.limits.arenas_bytes;
-        let text = match bytes > most {
-            true => format!(
-                "a memtable of {bytes} bytes is needed, for example to replay a log of larger \
+        let (text, cause) = match bytes > most {
+            true => {
+                let text = format!(
+                    "a memtable of {bytes} bytes is needed, for example to replay a log of larger \
                  memtables, but --memory (memory_bytes) allows {most} for all memtables: open the \
                  database once with a larger memory_bytes and compact it (\"terrace compact\", \
                  Db::compact_range)"
-            ),
-            false => format!(
-                "memtables have reached their limit of {most} bytes, and readers still use flushed \
+                );
+                (text, OutOfBudget::TooLarge)
+            }
+            false => {
+                let text = format!(
+                    "memtables have reached their limit of {most} bytes, and readers still use flushed \
                  ones: drop unused iterators, or reopen with a larger memory_bytes (--memory)"
-            ),
+                );
+                (text, OutOfBudget::HeldByReaders)
+            }
         };
-        Error::new(crate::error::ErrorKind::Full, text).because(HeldByReaders)
+        Error::new(crate::error::ErrorKind::Full, text).because(cause)
     }
 }
 
