@@ -40,8 +40,11 @@ impl World {
         let gives_back = settings::gives_space_back(options.design_of_new());
         if gives_back && metrics.pool.allocated_bytes > bound {
             return Err(format!(
-                "an empty store keeps {} bytes of the pool, more than {bound}: {metrics}",
-                metrics.pool.allocated_bytes
+                "an empty store keeps {} bytes of the pool, more than {bound}; refused: {:?}; \
+                 {metrics}; drained now: {:?}",
+                metrics.pool.allocated_bytes,
+                self.refused,
+                self.db()?.drain(),
             ));
         }
         Ok(())

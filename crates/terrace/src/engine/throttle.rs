@@ -315,6 +315,9 @@ impl Throttle {
         let limits = self.pool.within(usage, more);
         let free = usage.limit.saturating_sub(usage.allocated);
         let fits = limits.fits(usage, backlogs.spare.extents);
+        if self.table_bytes.is_some() {
+            shared.keep_for_drains(limits.reserve);
+        }
         let headroom = Headroom {
             pool: Budget {
                 free,

@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) stated: Options,
     /// The number of this opening of the database, unique in the process.
     pub(crate) opening: u64,
+    /// The bytes of the pool that drains need to free others, as the throttle has last set them.
+    for_drains: AtomicU64,
     ids: AtomicU64,
     /// The newest entry of this opening that is in no log, or 0. Written under `commit`.
     pub(crate) newest_unlogged: AtomicU64,
@@ -115,6 +117,7 @@ impl Shared {
             stated: options.clone(),
             options,
             opening: OPENINGS.fetch_add(1, Ordering::Relaxed) + 1,
+            for_drains: AtomicU64::new(0),
             ids: AtomicU64::new(ids),
             newest_unlogged: AtomicU64::new(0),
             taken: Mutex::default(),
@@ -181,6 +184,28 @@ impl Shared {
             tables,
             memtables,
         });
+    }
+
+    /// Sets the bytes of the pool that drains need.
+    pub(crate) fn keep_for_drains(&self, bytes: u64) {
+        self.for_drains.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Allocates an extent for what the database can do without, like a filter. Returns `None` if
+    /// the pool would then lack what drains need: an opening may replay hundreds of memtables, and
+    /// their filters together could take all of it.
+    pub(crate) fn alloc_optional(&self, bytes: u64) -> Result<Option<Arc<Extent>>> {
+        let usage = self.pool.usage();
+        let free = usage.limit.saturating_sub(usage.allocated);
+        let kept = self.for_drains.load(Ordering::Relaxed);
+        if free < kept.saturating_add(bytes.next_multiple_of(usage.granule)) {
+            return Ok(None);
+        }
+        match self.pool.alloc(bytes) {
+            Ok(extent) => Ok(Some(extent)),
+            Err(AllocError::Full { .. }) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Returns the numbers that may be read from now on.
@@ -424,5 +449,23 @@ mod tests {
         assert_eq!(questions, count + 904);
         assert_eq!(dropped.all().len(), count);
         assert!(dropped.contains(4) && !dropped.contains(5));
+    }
+
+    /// However many filters are asked for, drains keep what they need.
+    #[test]
+    fn optional_space_leaves_that_of_drains() {
+        let shared = crate::stages::fixture::shared(&[]);
+        shared.keep_for_drains(100 << 10);
+        let mut filters = Vec::new();
+        while let Some(filter) = shared.alloc_optional(100).unwrap() {
+            filters.push(filter);
+        }
+        let usage = shared.pool.usage();
+        let free = usage.limit - usage.allocated;
+        assert!((100 << 10..108 << 10).contains(&free), "{free}");
+        // What is needed still gets it.
+        assert!(shared.pool.alloc(64 << 10).is_ok());
+        shared.keep_for_drains(0);
+        assert!(shared.alloc_optional(100).unwrap().is_some());
     }
 }

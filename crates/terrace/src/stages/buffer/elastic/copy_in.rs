@@ -8,7 +8,7 @@
 use std::mem::take;
 use std::sync::Arc;
 
-use terrace_media::{AllocError, Purpose};
+use terrace_media::Purpose;
 
 use super::Tables;
 use super::layout::{TableExtent, TableMeta};
@@ -101,10 +101,8 @@ impl CopyIn {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
         };
-        let extent = match self.shared.pool.alloc(builder.len_bytes()) {
-            Ok(extent) => extent,
-            Err(AllocError::Full { .. }) => return Ok(None),
-            Err(e) => return Err(e.into()),
+        let Some(extent) = self.shared.alloc_optional(builder.len_bytes())? else {
+            return Ok(None);
         };
         Ok(Some(Arc::new(builder.finish(&extent, Purpose::Flush))))
     }

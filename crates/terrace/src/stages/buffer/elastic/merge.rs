@@ -18,7 +18,7 @@ use std::cmp::Ordering as Order;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_media::{AllocError, Purpose};
+use terrace_media::Purpose;
 
 use super::Tables;
 use super::layout::{TABLE, TableMeta};
@@ -353,10 +353,8 @@ impl Merge {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
         };
-        let extent = match self.shared.pool.alloc(builder.len_bytes()) {
-            Ok(extent) => extent,
-            Err(AllocError::Full { .. }) => return Ok(None),
-            Err(e) => return Err(e.into()),
+        let Some(extent) = self.shared.alloc_optional(builder.len_bytes())? else {
+            return Ok(None);
         };
         let filter = builder.finish(&extent, Purpose::Merge);
         let region = self.shared.pool.region();
