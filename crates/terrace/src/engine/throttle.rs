@@ -316,7 +316,8 @@ impl Throttle {
         let free = usage.limit.saturating_sub(usage.allocated);
         let fits = limits.fits(usage, backlogs.spare.extents);
         if self.table_bytes.is_some() {
-            shared.keep_for_drains(limits.reserve);
+            // Filters of memtables that were made beside the reserve take less than an eighth.
+            shared.keep_for_drains(limits.reserve / 8 * 7);
         }
         let headroom = Headroom {
             pool: Budget {

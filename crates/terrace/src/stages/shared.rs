@@ -193,12 +193,14 @@ impl Shared {
 
     /// Allocates an extent for what the database can do without, like a filter. Returns `None` if
     /// the pool would then lack what drains need: an opening may replay hundreds of memtables, and
-    /// their filters together could take all of it.
-    pub(crate) fn alloc_optional(&self, bytes: u64) -> Result<Option<Arc<Extent>>> {
+    /// their filters together could take all of it. One that replaces others, of `replaced` bytes,
+    /// takes no more in the end.
+    pub(crate) fn alloc_optional(&self, bytes: u64, replaced: u64) -> Result<Option<Arc<Extent>>> {
         let usage = self.pool.usage();
         let free = usage.limit.saturating_sub(usage.allocated);
         let kept = self.for_drains.load(Ordering::Relaxed);
-        if free < kept.saturating_add(bytes.next_multiple_of(usage.granule)) {
+        let rounded = bytes.next_multiple_of(usage.granule);
+        if rounded > replaced && free < kept.saturating_add(rounded) {
             return Ok(None);
         }
         match self.pool.alloc(bytes) {
@@ -457,15 +459,16 @@ mod tests {
         let shared = crate::stages::fixture::shared(&[]);
         shared.keep_for_drains(100 << 10);
         let mut filters = Vec::new();
-        while let Some(filter) = shared.alloc_optional(100).unwrap() {
+        while let Some(filter) = shared.alloc_optional(100, 0).unwrap() {
             filters.push(filter);
         }
         let usage = shared.pool.usage();
         let free = usage.limit - usage.allocated;
         assert!((100 << 10..108 << 10).contains(&free), "{free}");
-        // What is needed still gets it.
+        // What replaces as much, and what is needed, still gets it.
+        assert!(shared.alloc_optional(100, 4096).unwrap().is_some());
         assert!(shared.pool.alloc(64 << 10).is_ok());
         shared.keep_for_drains(0);
-        assert!(shared.alloc_optional(100).unwrap().is_some());
+        assert!(shared.alloc_optional(100, 0).unwrap().is_some());
     }
 }

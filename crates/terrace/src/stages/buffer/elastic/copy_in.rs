@@ -101,7 +101,7 @@ impl CopyIn {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
         };
-        let Some(extent) = self.shared.alloc_optional(builder.len_bytes())? else {
+        let Some(extent) = self.shared.alloc_optional(builder.len_bytes(), 0)? else {
             return Ok(None);
         };
         Ok(Some(Arc::new(builder.finish(&extent, Purpose::Flush))))

@@ -353,7 +353,12 @@ impl Merge {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
         };
-        let Some(extent) = self.shared.alloc_optional(builder.len_bytes())? else {
+        let replaced = [&self.newer, &self.older].map(|table| {
+            let named = table.inner.lock().named_filter.clone();
+            named.map_or(0, |filter| filter.span().len)
+        });
+        let replaced = replaced.iter().sum();
+        let Some(extent) = (self.shared).alloc_optional(builder.len_bytes(), replaced)? else {
             return Ok(None);
         };
         let filter = builder.finish(&extent, Purpose::Merge);
