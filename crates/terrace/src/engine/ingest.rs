@@ -536,7 +536,7 @@ impl Engine {
         };
         let bytes = SpareBytes {
             extents: [table_bytes(batch), 0],
-            log_file: 0,
+            ..SpareBytes::default()
         };
         if !self.headroom().allows(bytes) {
             return Ok(None);

@@ -592,8 +592,8 @@ mod tests {
             Urgency::Space
         );
         let bytes = |log_file| SpareBytes {
-            extents: [0; 2],
             log_file,
+            ..SpareBytes::default()
         };
         assert!(headroom(0, 8).allows_log(bytes(8)));
         assert!(!headroom(0, 8).allows_log(bytes(9)));

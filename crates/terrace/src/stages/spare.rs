@@ -33,14 +33,16 @@ pub(crate) enum SpareSize {
 pub(crate) struct SpareBytes {
     /// Bytes of the pool, in one extent each, or 0.
     pub(crate) extents: [u64; 2],
+    /// Bytes of its nodes, in the pool or in memory.
+    pub(crate) index: u64,
     /// Bytes of the disk, if logs are files.
     pub(crate) log_file: u64,
 }
 
 impl SpareBytes {
-    /// Returns whether it takes more of either place than `other`.
+    /// Returns whether it takes more of any place than `other`.
     pub(crate) fn is_beyond(&self, other: SpareBytes) -> bool {
-        self.pool() > other.pool() || self.log_file > other.log_file
+        self.pool() > other.pool() || self.index > other.index || self.log_file > other.log_file
     }
 
     /// Returns the one that takes more of the pool.

@@ -489,6 +489,40 @@ fn a_budget_is_enough_after_an_opening_without_it() {
 }
 
 /// Requests that cannot fit in the budget are refused with advice, and the database continues.
+/// A batch whose entries fit the log of a table, but not its index, is refused within a budget, and
+/// gets a larger table without one.
+#[test]
+fn batches_about_as_large_as_a_table_do_not_wait() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    for budget in [Some(BUDGET), None] {
+        for value_bytes in [1, 100] {
+            for count in (500..1600).step_by(100) {
+                let folder = tempfile::tempdir().unwrap();
+                let mut options = options(Design::FlatLsm, true);
+                options.memory_bytes = budget;
+                let db = Db::open(folder.path(), options).unwrap();
+                let mut taken = 0;
+                for first in (0..5 * count).step_by(count as usize) {
+                    let mut batch = WriteBatch::new();
+                    for n in first..first + count {
+                        batch.put(format!("user{n:08}"), vec![7; value_bytes]);
+                    }
+                    let what = format!("{count} values of {value_bytes} bytes, {budget:?}");
+                    let written = watched("a batch", || db.write(batch, Durability::Buffered));
+                    match written {
+                        Ok(()) => taken += count,
+                        Err(e) => assert!(
+                            e.kind() == ErrorKind::Invalid && budget.is_some() && count > 600,
+                            "{what}: {e}"
+                        ),
+                    }
+                }
+                assert_eq!(db.iter().unwrap().count() as u32, taken);
+            }
+        }
+    }
+}
+
 /// One scan of the largest entries has memory, however many runs it merges.
 #[test]
 fn a_lone_scan_of_the_largest_entries_has_memory() {

@@ -80,12 +80,25 @@ pub(super) struct Entry<'a> {
     in_tree: bool,
 }
 
+/// Returns whether an entry has a value that is longer than a reference to it.
+fn is_long(entry: &LogEntry<'_>) -> bool {
+    let is_put = entry.kind == EntryKind::Put as u8 || entry.kind == EntryKind::PutExpiring as u8;
+    is_put && entry.value.len() > REFERENCE_BYTES
+}
+
+/// Returns the bytes of the node of an entry whose value stays in the log, if it is long.
+pub(super) fn logged_bytes(entry: &LogEntry<'_>) -> usize {
+    let value_bytes = match is_long(entry) {
+        true => REFERENCE_BYTES,
+        false => entry.value.len(),
+    };
+    node_bytes(1, entry.key.len(), value_bytes)
+}
+
 impl Values {
     /// Returns whether a value that is logged stays in the log.
     fn are_apart(&self, entry: &LogEntry<'_>) -> bool {
-        let is_put =
-            entry.kind == EntryKind::Put as u8 || entry.kind == EntryKind::PutExpiring as u8;
-        matches!(self, Values::InLog(_)) && is_put && entry.value.len() > REFERENCE_BYTES
+        matches!(self, Values::InLog(_)) && is_long(entry)
     }
 
     /// Returns whether a tree is the index of such a memtable: no stage takes over its bytes.

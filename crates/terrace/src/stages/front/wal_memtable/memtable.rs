@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use terrace_media::{Arena, Bump, Claim, Extent, Pool, Region};
 
-use super::in_log::{self, Values};
+use super::in_log::{self, Values, logged_bytes};
 use super::index::{Approach, Index};
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
@@ -296,11 +296,17 @@ impl Memtable {
         self.arena.lock().is_none()
     }
 
-    /// Returns the bytes with which a memtable is sure to take `payload_bytes` of `entries`.
-    pub(super) fn bytes_for(in_log: bool, payload_bytes: usize, entries: usize) -> u64 {
-        // A node has 16 bytes more than the entry's header, and a tower.
-        let towers = entries * (16 + 8 * crate::parts::skiplist::layout::HEIGHT_MAX);
-        Index::bytes_for(in_log, entries as u64) + (payload_bytes + towers) as u64
+    /// Returns the bytes with which a memtable is sure to take `batch`.
+    pub(super) fn bytes_for(in_log: bool, batch: &Batch) -> u64 {
+        let nodes = match in_log {
+            true => batch.payload.iter().map(|entry| logged_bytes(&entry)).sum(),
+            // A node has 16 bytes more than the entry's header, and a tower.
+            false => {
+                let tower = 8 * crate::parts::skiplist::layout::HEIGHT_MAX;
+                batch.payload.len_bytes() + batch.len() * (16 + tower)
+            }
+        };
+        Index::bytes_for(in_log, batch.len() as u64) + nodes as u64
     }
 
     /// Returns the bytes that a memtable of `entries` needs besides their nodes.

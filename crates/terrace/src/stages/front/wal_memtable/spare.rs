@@ -40,8 +40,7 @@ pub(super) fn fits(spare: &Memtable, batch: &Batch) -> bool {
     let payload = batch.payload.len_bytes();
     let record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
     spare.takes(batch)
-        && spare.bump.capacity()
-            >= Memtable::bytes_for(spare.values.in_tree(), payload, batch.len())
+        && spare.bump.capacity() >= Memtable::bytes_for(spare.values.in_tree(), batch)
         && spare.log_bytes_max >= record
 }
 
@@ -142,18 +141,22 @@ impl Spares for WalMemtable {
     }
 
     fn bytes(&self, batch: Option<&Batch>) -> SpareBytes {
-        let Size { table, log, .. } = self.next_size(batch);
+        let Size {
+            table: index, log, ..
+        } = self.next_size(batch);
         let table = match &self.anchor {
             Some(_) => 0,
-            None => table,
+            None => index,
         };
         match self.shared.pool_outlives() {
             true => SpareBytes {
                 extents: [log, table],
+                index,
                 log_file: 0,
             },
             false => SpareBytes {
                 extents: [table, 0],
+                index,
                 log_file: log,
             },
         }
@@ -343,7 +346,7 @@ impl Size {
         if let Some(batch) = batch {
             let payload = batch.payload.len_bytes();
             record = LOG_HEADER_BYTES as u64 + record_bytes(payload);
-            let nodes = Memtable::bytes_for(in_log, payload, batch.len());
+            let nodes = Memtable::bytes_for(in_log, batch);
             if nodes > table {
                 table = nodes;
                 log = log.max(if in_log { record } else { log_bytes(table) });
