@@ -7,7 +7,8 @@
 //! the next table. Rewriting takes the space of one table, which the reserve keeps, and frees that
 //! of the old table.
 //!
-//! Each table is examined at most twice until the buffer has new entries. It is rewritten if an
+//! Each table is examined at most twice until the buffer has new entries, or until another job has
+//! replaced some that were not examined. It is rewritten if an
 //! eighth of its entries is hidden, judged by a few lookups. In a pool on media, if that makes no
 //! space for the drain, it is rewritten for a smaller share that is only just worthwhile.
 //!
@@ -38,6 +39,8 @@ pub(super) struct Candidates {
     one_in: u64,
     /// The numbers of the tables, those with most entries of the buffer in their key range last.
     numbers: Vec<u64>,
+    /// Whether another job has replaced some of them before they were examined.
+    are_replaced: bool,
     /// The newest number in the buffer at the last check for other candidates.
     asked: SeqNo,
 }
@@ -53,7 +56,9 @@ impl Candidates {
     /// Takes the next one that is live and that no job has.
     fn take(&mut self, version: &Version, busy: &HashSet<u64>) -> Option<Table> {
         let live: HashMap<u64, &Table> = version.tables().map(|t| (t.number(), t)).collect();
+        let found = self.numbers.len();
         self.numbers.retain(|number| live.contains_key(number));
+        self.are_replaced |= self.numbers.len() < found;
         let at = self
             .numbers
             .iter()
@@ -117,12 +122,18 @@ impl Hidden {
         } = &mut *busy;
         let one_in = hidden.one_in;
         let Some(table) = hidden.take(&version, numbers) else {
+            // BOUND: once for each edit of the job that has replaced them.
+            let are_replaced = std::mem::take(&mut hidden.are_replaced);
             drop(busy);
+            if are_replaced {
+                return self.look(drain, one_in);
+            }
             // With a pool in memory deletes are not refused meanwhile: their logs are on the
             // reserve.
             let is_last_way = self.why.is_some() && self.inner.shared.pool_outlives();
             return match is_last_way && one_in < LEAST_ONE_IN {
-                true => self.look_for_less(drain),
+                // Tables that are only just worthwhile, since others made no space for the drain.
+                true => self.look(drain, LEAST_ONE_IN),
                 false => Ok(Progress::Nothing(self.why.take())),
             };
         };
@@ -137,11 +148,11 @@ impl Hidden {
         Ok(Progress::More)
     }
 
-    /// Finds the tables that are only just worthwhile, since others made no space for the drain.
-    fn look_for_less(&self, drain: &Drain) -> Result<Progress> {
-        let numbers = find(&self.inner, drain, LEAST_ONE_IN)?;
+    /// Finds the tables of which one entry in this many is hidden.
+    fn look(&self, drain: &Drain, one_in: u64) -> Result<Progress> {
+        let numbers = find(&self.inner, drain, one_in)?;
         let hidden = &mut self.inner.busy.lock().hidden;
-        (hidden.one_in, hidden.numbers) = (LEAST_ONE_IN, numbers);
+        (hidden.one_in, hidden.numbers) = (one_in, numbers);
         Ok(Progress::More)
     }
 
