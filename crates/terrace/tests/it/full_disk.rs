@@ -275,6 +275,35 @@ fn a_disk_of_values_apart_is_given_back_by_range_deletes() {
     }
 }
 
+/// After single deletes of nearly everything a drain finds space, whatever jobs the deletes met.
+#[test]
+fn a_drain_of_single_deletes_finds_space_for_values_apart() {
+    const DISK: u64 = 32 << 20;
+    watch(move |watched| {
+        for round in 0..8 {
+            let folder = scratch().unwrap();
+            let (place, ..) = on_a_disk_of(DISK, folder.path());
+            let mut options = in_a_pool(Design::FlatLsm, folder.path());
+            options.pool.size_bytes = 32 << 20;
+            let db = place.open(&options).unwrap();
+            let put = |n: u32| db.put(key(n), value(n, 4096));
+            let count = watched.op("puts", || (0..).find(|n| put(*n).is_err()).unwrap());
+            std::thread::sleep(RETRY * round);
+            watched.op("deletes", || {
+                for n in (0..count).filter(|n| n % 20 != 0) {
+                    delete_at_once(&db, key(n));
+                }
+            });
+            watched.op(format!("drain {round}"), || {
+                // A drain may meet one that was refused before the deletes.
+                let drained = (0..8).any(|_| db.drain().is_ok());
+                assert!(drained, "{:?} {}", db.drain(), db.metrics());
+            });
+            assert_eq!(db.iter().unwrap().count() as u32, count.div_ceil(20));
+        }
+    });
+}
+
 /// The same holds above a pool, which has the puts that do not fit on the disk, and the deletes
 /// behind them.
 #[test]

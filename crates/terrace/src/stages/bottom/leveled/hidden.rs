@@ -8,9 +8,9 @@
 //! of the old table.
 //!
 //! Each table is examined at most twice until the buffer has new entries, or until another job has
-//! replaced some that were not examined. It is rewritten if an
-//! eighth of its entries is hidden, judged by a few lookups. In a pool on media, if that makes no
-//! space for the drain, it is rewritten for a smaller share that is only just worthwhile.
+//! replaced some that were not examined. It is rewritten if an eighth of its entries is hidden,
+//! judged by a few lookups. In a pool on media, if that makes no space for the drain, it is
+//! rewritten for a smaller share that is only just worthwhile.
 //!
 //! CRASH: an entry that is left out here is hidden by a durable version above it.
 
