@@ -194,9 +194,10 @@ fn lone_iterator_bytes(options: &Options, entry: u64, ahead: u64) -> u64 {
         return chunks;
     }
     let block = entry + 2 * leveled.block_bytes as u64;
-    let values = if has_apart(options) { ahead } else { 0 };
+    // Of blocks and of value files, which an opening may begin to write.
+    let ahead = 2 * ahead;
     let sources = leveled.runs_stop as u64 + u64::from(leveled.levels) + RUNS_AT_ONCE;
-    chunks + sources.saturating_mul(block + ahead + values)
+    chunks + sources.saturating_mul(block + ahead)
 }
 
 /// The memory and the number of background jobs.
