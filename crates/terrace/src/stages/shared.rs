@@ -465,7 +465,7 @@ mod tests {
         let usage = shared.pool.usage();
         let free = usage.limit - usage.allocated;
         assert!((100 << 10..108 << 10).contains(&free), "{free}");
-        // What replaces as much, and what is needed, still gets it.
+        // A replacement of the same size succeeds, and so does a required allocation.
         assert!(shared.alloc_optional(100, 4096).unwrap().is_some());
         assert!(shared.pool.alloc(64 << 10).is_ok());
         shared.keep_for_drains(0);

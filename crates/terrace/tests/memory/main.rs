@@ -488,7 +488,6 @@ fn a_budget_is_enough_after_an_opening_without_it() {
     }
 }
 
-/// Requests that cannot fit in the budget are refused with advice, and the database continues.
 /// A batch whose entries fit the log of a table, but not its index, is refused within a budget, and
 /// gets a larger table without one.
 #[test]
@@ -527,14 +526,10 @@ fn batches_about_as_large_as_a_table_do_not_wait() {
 #[test]
 fn a_lone_scan_of_the_largest_entries_has_memory() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
-    for (design, apart) in [
-        (Design::Leveled, None),
-        (Design::Leveled, Some(1000)),
-        (Design::MioDbSsd, None),
-        (Design::FlatLsm, None),
-    ] {
+    // Other designs keep few runs without threads.
+    for apart in [None, Some(1000)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut options = options(design, true);
+        let mut options = options(Design::Leveled, true);
         options.background.workers = Workers::Manual;
         options.bottom.leveled.values_apart_from = apart;
         let mut options = options.within(BUDGET, Sizes::default());
@@ -557,15 +552,17 @@ fn a_lone_scan_of_the_largest_entries_has_memory() {
                 .max(runs);
             if n % 50 == 49 {
                 let pairs = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
-                assert!(pairs.count() > 0, "{design}");
+                assert!(pairs.count() > 0);
             }
         }
-        println!("{design}: {runs} runs");
+        // As many as the old limit, a sixteenth, could not merge.
+        assert!(runs > 16, "{runs}");
         let report = db.verify(&mut |_| {}).unwrap();
-        assert_eq!(report.problems, Vec::<String>::new(), "{design}");
+        assert_eq!(report.problems, Vec::<String>::new(), "{apart:?}");
     }
 }
 
+/// Requests that cannot fit in the budget are refused with advice, and the database continues.
 #[test]
 fn what_has_no_place_is_refused() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());

@@ -248,10 +248,9 @@ impl JobLimits {
                 let packer = if zstd { ZSTD_BYTES } else { 0 };
                 // A value file has a compressor and a compressed value of its own; the write buffer
                 // is shared.
-                let apart = if has_apart(options) {
-                    packer + 2 * entry
-                } else {
-                    0
+                let apart = match has_apart(options) {
+                    true => packer + 2 * entry,
+                    false => 0,
                 };
                 write + known + 7 * block + WRITER_BESIDE_BYTES + packer + apart
             }

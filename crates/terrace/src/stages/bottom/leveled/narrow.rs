@@ -58,8 +58,8 @@ pub(super) struct Narrow {
     gathered: Vec<Vec<u64>>,
     /// The newest number in tables at the last search for tables with many hidden entries.
     hidden_to: SeqNo,
-    /// What the last search for tables that range deletes hide in part depended on: the newest
-    /// number in tables, that up to which range deletes are durable, and the oldest snapshot.
+    /// The state at the last search for tables that range deletes hide in part: the newest number
+    /// in tables, the number up to which range deletes are durable, and the oldest snapshot.
     covered_to: (Option<SeqNo>, SeqNo, Option<SeqNo>),
     /// The table that is being rewritten, while it is busy. One at a time, since the reserve has
     /// space for one.

@@ -353,11 +353,14 @@ impl Merge {
         let Some(builder) = self.filter.take() else {
             return Ok(None);
         };
-        let replaced = [&self.newer, &self.older].map(|table| {
-            let named = table.inner.lock().named_filter.clone();
-            named.map_or(0, |filter| filter.span().len)
-        });
-        let replaced = replaced.iter().sum();
+        let named = |table: &Table| {
+            let inner = table.inner.lock();
+            inner
+                .named_filter
+                .as_ref()
+                .map_or(0, |filter| filter.span().len)
+        };
+        let replaced = named(&self.newer) + named(&self.older);
         let Some(extent) = (self.shared).alloc_optional(builder.len_bytes(), replaced)? else {
             return Ok(None);
         };

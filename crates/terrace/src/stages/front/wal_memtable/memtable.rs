@@ -132,23 +132,21 @@ impl Arenas {
     #[cold]
     fn full(&self, bytes: u64) -> Error {
         let most = self.budget.limits.arenas_bytes;
-        let (text, cause) = match bytes > most {
-            true => {
-                let text = format!(
-                    "a memtable of {bytes} bytes is needed, for example to replay a log of larger \
+        let cause = match bytes > most {
+            true => OutOfBudget::TooLarge,
+            false => OutOfBudget::HeldByReaders,
+        };
+        let text = match cause {
+            OutOfBudget::TooLarge => format!(
+                "a memtable of {bytes} bytes is needed, for example to replay a log of larger \
                  memtables, but --memory (memory_bytes) allows {most} for all memtables: open the \
                  database once with a larger memory_bytes and compact it (\"terrace compact\", \
                  Db::compact_range)"
-                );
-                (text, OutOfBudget::TooLarge)
-            }
-            false => {
-                let text = format!(
-                    "memtables have reached their limit of {most} bytes, and readers still use flushed \
+            ),
+            OutOfBudget::HeldByReaders => format!(
+                "memtables have reached their limit of {most} bytes, and readers still use flushed \
                  ones: drop unused iterators, or reopen with a larger memory_bytes (--memory)"
-                );
-                (text, OutOfBudget::HeldByReaders)
-            }
+            ),
         };
         Error::new(crate::error::ErrorKind::Full, text).because(cause)
     }
