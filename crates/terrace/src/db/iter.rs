@@ -2,9 +2,10 @@
 //!
 //! Pairs are fetched in chunks that start small and grow, so a short scan copies little and a long
 //! one pays for its bookkeeping once in some hundred pairs. While a chunk is fetched every source
-//! is held still; between chunks sources move nodes freely. If the view has changed, or a list was
-//! relinked, the next chunk begins with a seek past the last key; that is exact since the
-//! iterator's sequence number is registered and no version that it sees is dropped.
+//! is held still; between chunks sources move nodes freely. If the view has changed or was taken
+//! back (`engine/held.rs`), or a list was relinked, the next chunk begins with a seek past the last
+//! key; that is exact since the iterator's sequence number is registered and no version that it sees
+//! is dropped.
 
 use std::cmp::Ordering as Order;
 use std::iter::FusedIterator;
@@ -13,7 +14,7 @@ use std::time::SystemTime;
 
 use crate::canary;
 use crate::engine::Engine;
-use crate::engine::view::View;
+use crate::engine::held::{Held, Slot};
 use crate::error::Result;
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, Value, is_past, time_of};
@@ -64,10 +65,8 @@ pub struct Iter {
     /// Entries that have expired by this time are absent.
     time: Millis,
     keyspace: u32,
-    view: Arc<View>,
-    cursor: MergeCursor,
-    /// Whether the cursor is at `front`, if nothing was relinked since.
-    positioned: bool,
+    /// Its view and cursor, which it may lose between chunks. A cursor that was kept is at `front`.
+    slot: Arc<Slot>,
     /// Pairs between these places are not fetched yet.
     front: Place,
     back: Place,
@@ -92,6 +91,7 @@ impl Drop for Iter {
             // Another thread may have held the list's lock when this process was forked.
             return;
         }
+        self.engine.views.held.remove(&self.slot);
         self.engine.shared.snapshots.release(self.seq);
     }
 }
@@ -131,10 +131,6 @@ fn count(lease: &mut Option<Lease>, engine: &Engine, bytes: usize) -> Result<()>
     }
 }
 
-fn cursor_over(view: &View) -> MergeCursor {
-    MergeCursor::new(view.sources.iter().map(|source| source.cursor()).collect())
-}
-
 impl Iter {
     /// Creates an iterator at `seq`, and takes over one registration of it.
     pub(super) fn new(
@@ -143,17 +139,13 @@ impl Iter {
         bounds: Bounds,
         ReadPoint { seq, time }: ReadPoint,
     ) -> Result<Iter> {
-        let view = engine.views.hold();
-        let cursor = cursor_over(&view);
         let (front, back) = bounds.places(keyspace);
         let iter = Iter {
             engine: Arc::clone(engine),
             seq,
             time,
             keyspace,
-            view,
-            cursor,
-            positioned: false,
+            slot: engine.views.held.add(),
             front,
             back,
             fetched_front: Ready::default(),
@@ -190,19 +182,29 @@ impl Iter {
         self.front.key_order() >= self.back.key_order()
     }
 
-    /// Adopts the current view and holds all sources.
-    fn hold(&mut self) -> Result<()> {
+    /// Fetches a chunk while all sources are held still.
+    fn fetch(&mut self, fill: impl FnOnce(&mut Iter, &mut Held) -> Result<()>) -> Result<()> {
         self.engine.check_open()?;
-        if !self.engine.views.is_current(&self.view) {
-            self.view = self.engine.views.hold();
-            self.cursor = cursor_over(&self.view);
-            self.positioned = false;
-        }
+        let engine = Arc::clone(&self.engine);
+        let slot = Arc::clone(&self.slot);
+        let mut slot = slot.lock();
+        // Adopts the current view.
+        let held = match &mut *slot {
+            Some(held) if engine.views.is_current(&held.view) => held,
+            other => other.insert(Held::new(engine.views.hold())),
+        };
         canary::stand_still();
-        if !self.cursor.hold() {
-            self.positioned = false;
+        if !held.cursor.hold() {
+            held.positioned = false;
         }
-        Ok(())
+        let result = self.count_ready().and_then(|()| fill(self, held));
+        held.cursor.release();
+        if self.is_exhausted() {
+            *slot = None;
+        }
+        engine.check_still_open()?;
+        engine.check_keyspace(self.keyspace)?;
+        result
     }
 
     /// Counts only the ready pairs: others were returned since.
@@ -219,31 +221,26 @@ impl Iter {
 
     /// Fetches the next chunk from the front.
     fn fetch_front(&mut self) -> Result<()> {
-        self.hold()?;
-        self.count_ready()?;
-        let result = self.fill_front();
-        self.cursor.release();
-        self.engine.check_still_open()?;
-        self.engine.check_keyspace(self.keyspace)?;
+        let result = self.fetch(Iter::fill_front);
         self.chunk_pairs = (self.chunk_pairs * 2).min(CHUNK_PAIRS);
         result
     }
 
-    fn fill_front(&mut self) -> Result<()> {
-        if !self.positioned {
-            self.cursor.seek(&self.front.target())?;
-            self.positioned = true;
+    fn fill_front(&mut self, held: &mut Held) -> Result<()> {
+        if !held.positioned {
+            held.cursor.seek(&self.front.target())?;
+            held.positioned = true;
         }
         let mut looked_at = 0;
-        let result = self.collect_front(&mut looked_at);
+        let result = self.collect_front(held, &mut looked_at);
         let counters = &self.engine.shared.counters;
         counters.add(OpCounter::ScanEntries, looked_at as u64);
         result
     }
 
     /// Takes pairs from the cursor onward, and counts the entries looked at.
-    fn collect_front(&mut self, looked_at: &mut usize) -> Result<()> {
-        let view = Arc::clone(&self.view);
+    fn collect_front(&mut self, held: &mut Held, looked_at: &mut usize) -> Result<()> {
+        let Held { view, cursor, .. } = held;
         let ranges = view.ranges.as_deref();
         let chunk_bytes = (self.front_bytes / 4)
             .max(CHUNK_BYTES_FIRST)
@@ -256,7 +253,7 @@ impl Iter {
             if *looked_at > CHUNK_ENTRIES && last.is_some() {
                 break;
             }
-            let Some(entry) = self.cursor.entry()? else {
+            let Some(entry) = cursor.entry()? else {
                 self.front = self.back.clone();
                 return Ok(());
             };
@@ -265,18 +262,18 @@ impl Iter {
                 return Ok(());
             }
             if entry.seq > self.seq {
-                self.skip_newer()?;
+                self.skip_newer(cursor)?;
                 continue;
             }
             if let Some(ranges) = ranges
                 && ranges.newest(entry.keyspace, entry.key, self.seq) > Some(entry.seq)
             {
                 let key = entry.key.to_vec();
-                *looked_at += self.pass_deleted(ranges, &key)?;
+                *looked_at += self.pass_deleted(cursor, ranges, &key)?;
                 last = Some(key);
                 continue;
             }
-            if let Some(value) = live(&self.cursor, entry.kind, self.time)? {
+            if let Some(value) = live(cursor, entry.kind, self.time)? {
                 let Value {
                     bytes: value,
                     expiry,
@@ -294,7 +291,7 @@ impl Iter {
             } else {
                 last = Some(entry.key.to_vec());
             }
-            self.skip_versions(last.as_deref())?;
+            self.skip_versions(cursor, last.as_deref())?;
         }
         // The last key looked at, that of a pair or of a tombstone.
         let Some(key) = last.as_deref().or(self.fetched_front.last_key()) else {
@@ -306,7 +303,12 @@ impl Iter {
 
     /// Skips keys from `key` on that the range delete over it covers. Returns the number of steps.
     #[cold]
-    fn pass_deleted(&mut self, ranges: &RangeSet, key: &[u8]) -> Result<usize> {
+    fn pass_deleted(
+        &self,
+        cursor: &mut MergeCursor,
+        ranges: &RangeSet,
+        key: &[u8],
+    ) -> Result<usize> {
         let Some(cover) = ranges.cover(self.keyspace, key, self.seq) else {
             return Ok(0);
         };
@@ -317,24 +319,24 @@ impl Iter {
         if end.key_order() > self.back.key_order() {
             end = self.back.clone();
         }
-        self.cursor.pass(&end.target(), cover.seq)
+        cursor.pass(&end.target(), cover.seq)
     }
 
     /// Steps over the versions of the current key that are newer than the iterator.
-    fn skip_newer(&mut self) -> Result<()> {
-        let Some(entry) = self.cursor.entry()? else {
+    fn skip_newer(&self, cursor: &mut MergeCursor) -> Result<()> {
+        let Some(entry) = cursor.entry()? else {
             return Ok(());
         };
         let (keyspace, seq) = (entry.keyspace, self.seq);
         let key = entry.key.to_vec();
         for _ in 0..STEPS_BEFORE_SEEK {
-            self.cursor.advance()?;
-            match self.cursor.entry()? {
+            cursor.advance()?;
+            match cursor.entry()? {
                 Some(entry) if entry.key == key && entry.seq > seq => {}
                 _ => return Ok(()),
             }
         }
-        self.cursor.seek(&Target {
+        cursor.seek(&Target {
             keyspace,
             key: &key,
             seq,
@@ -343,10 +345,10 @@ impl Iter {
 
     /// Skips the older versions of the key just taken: `deleted`, or that of the last pair.
     #[inline]
-    fn skip_versions(&mut self, deleted: Option<&[u8]>) -> Result<()> {
+    fn skip_versions(&self, cursor: &mut MergeCursor, deleted: Option<&[u8]>) -> Result<()> {
         for step in 0.. {
-            self.cursor.advance()?;
-            let Some(entry) = self.cursor.entry()? else {
+            cursor.advance()?;
+            let Some(entry) = cursor.entry()? else {
                 return Ok(());
             };
             let Some(key) = deleted.or(self.fetched_front.last_key()) else {
@@ -365,7 +367,7 @@ impl Iter {
             if step >= STEPS_BEFORE_SEEK {
                 // A key with very many versions: seek past them all.
                 let behind = Place::after(self.keyspace, key);
-                return self.cursor.seek(&behind.target());
+                return cursor.seek(&behind.target());
             }
         }
         Ok(())
@@ -374,13 +376,7 @@ impl Iter {
     /// Fetches the next chunk from the back. It may be empty although there is more: the place has
     /// moved then.
     fn fetch_back(&mut self) -> Result<()> {
-        self.hold()?;
-        self.count_ready()?;
-        let result = self.fill_back();
-        self.cursor.release();
-        self.engine.check_still_open()?;
-        self.engine.check_keyspace(self.keyspace)?;
-        self.positioned = false;
+        let result = self.fetch(Iter::fill_back);
         let full = self.lease.as_ref().is_some_and(|lease| {
             // The next step fetches about three times as much.
             let chunk_bytes = self.engine.shared.memory.limits.chunk_bytes;
@@ -393,12 +389,13 @@ impl Iter {
         result
     }
 
-    fn fill_back(&mut self) -> Result<()> {
+    fn fill_back(&mut self, held: &mut Held) -> Result<()> {
+        held.positioned = false;
+        let Held { view, cursor, .. } = held;
         // A place some entries before the end: the latest of those that the sources propose, so
         // that no source has many entries after it.
-        let view = Arc::clone(&self.view);
         let ranges = view.ranges.as_deref();
-        let place = self.place_before(ranges)?;
+        let place = self.place_before(cursor, ranges)?;
         let start = match place {
             Some((keyspace, key)) => Place::before(keyspace, &key),
             None => self.front.clone(),
@@ -408,19 +405,19 @@ impl Iter {
         } else {
             start
         };
-        self.cursor.seek(&start.target())?;
+        cursor.seek(&start.target())?;
         // Empty, except for its allocation.
         let mut pairs = std::mem::take(&mut self.fetched_back);
         let mut last: Vec<u8> = Vec::new();
         let mut any = false;
         let mut versions = 0;
         let mut looked_at = 0;
-        while let Some(entry) = self.cursor.entry()? {
+        while let Some(entry) = cursor.entry()? {
             if !self.back.is_after(entry.keyspace, entry.key) {
                 break;
             }
             if entry.seq > self.seq {
-                self.skip_newer()?;
+                self.skip_newer(cursor)?;
                 continue;
             }
             looked_at += 1;
@@ -433,20 +430,20 @@ impl Iter {
                 any = true;
                 last.clear();
                 last.extend_from_slice(entry.key);
-                looked_at += self.pass_deleted(ranges, &last)?;
+                looked_at += self.pass_deleted(cursor, ranges, &last)?;
                 continue;
             }
             versions = if older_version { versions + 1 } else { 0 };
             if versions > STEPS_BEFORE_SEEK {
                 let behind = Place::after(self.keyspace, &last);
-                self.cursor.seek(&behind.target())?;
+                cursor.seek(&behind.target())?;
                 continue;
             }
             if !older_version {
                 any = true;
                 last.clear();
                 last.extend_from_slice(entry.key);
-                if let Some(value) = live(&self.cursor, entry.kind, self.time)? {
+                if let Some(value) = live(cursor, entry.kind, self.time)? {
                     let Value {
                         bytes: value,
                         expiry,
@@ -455,7 +452,7 @@ impl Iter {
                     pairs.push(entry.key, value, expiry);
                 }
             }
-            self.cursor.advance()?;
+            cursor.advance()?;
         }
         self.back = start;
         self.fetched_back = pairs;
@@ -466,7 +463,11 @@ impl Iter {
 
     /// Returns a place some entries before the end, if there are enough, not counting those that a
     /// range delete covers up to the end.
-    fn place_before(&mut self, ranges: Option<&RangeSet>) -> Result<Option<(u32, Vec<u8>)>> {
+    fn place_before(
+        &self,
+        cursor: &mut MergeCursor,
+        ranges: Option<&RangeSet>,
+    ) -> Result<Option<(u32, Vec<u8>)>> {
         let end = match ranges {
             Some(_) => self.back.end_in(self.keyspace),
             None => None,
@@ -478,8 +479,7 @@ impl Iter {
             .as_ref()
             .map(|cover| (Target::first_of(self.keyspace, &cover.begin), cover.seq));
         let cover = cover.as_ref().map(|(begin, seq)| (begin, *seq));
-        self.cursor
-            .place_before(&self.back.target(), self.breadth, cover)
+        cursor.place_before(&self.back.target(), self.breadth, cover)
     }
 }
 

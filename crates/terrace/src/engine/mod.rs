@@ -13,6 +13,7 @@ mod calls;
 mod choose;
 pub(crate) mod commit;
 pub(crate) mod freeze;
+pub(crate) mod held;
 pub(crate) mod ingest;
 pub(crate) mod jobs;
 mod own_jobs;

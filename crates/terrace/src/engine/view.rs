@@ -19,6 +19,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
+use super::held::HeldViews;
 use crate::canary::failpoint;
 use crate::parts::ranges::RangeSet;
 use crate::stages::{Garbage, Sources};
@@ -71,6 +72,8 @@ pub(crate) struct Views {
     /// LOCK: one view is built at a time, so that an older one never replaces a newer one. Taken
     /// after the commit lock and before any lock of a stage.
     install: Mutex<()>,
+    /// What iterators hold between chunks.
+    pub(crate) held: HeldViews,
 }
 
 impl Views {
@@ -84,6 +87,7 @@ impl Views {
         Views {
             current: ArcSwap::from_pointee(view),
             install: Mutex::new(()),
+            held: HeldViews::default(),
         }
     }
 

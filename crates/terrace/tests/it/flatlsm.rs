@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use std::sync::{Arc, Mutex};
 
-use terrace::{Db, Design, Durability, Options, StallReason, Workers};
+use terrace::{Db, Design, Durability, ErrorKind, Options, StallReason, Workers};
 use terrace_media::{Image, Machine, Medium, Survive};
 use terrace_testkit::crash::{Case, Tally};
 use terrace_testkit::oracle::Oracle;
@@ -558,4 +558,21 @@ fn rewrites_stay_within_a_budget_of_memory() {
             assert_eq!(snapshot.get(key(n)).unwrap(), Some(value(n, *turn)), "{n}");
         }
     }
+}
+
+/// A value that the pool may have no space for is invalid, and one up to the limit is written,
+/// with default sizes in a pool that is small for them.
+#[test]
+fn values_larger_than_the_pool_allows_are_invalid() {
+    let folder = scratch().unwrap();
+    let mut options = settings::default_of(Design::FlatLsm, Medium::Dax);
+    options.pool.size_bytes = 128 << 20;
+    let db = Db::open(folder.path(), options).unwrap();
+    for turn in 0..20u8 {
+        let refused = db.put("large", vec![turn; 17 << 20]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        db.put("large", vec![turn; 15 << 20]).unwrap();
+    }
+    let value = db.get("large").unwrap().unwrap();
+    assert!(value == vec![19; 15 << 20]);
 }

@@ -108,35 +108,37 @@ fn overwrite_until_full(db: &Db, times: u32) -> Option<(ErrorKind, Duration)> {
     })
 }
 
-/// Fills the pool with freed space that an earlier reader holds back: most of the overwritten data
-/// is drained, then reclaimed. The amount depends on how far merges keep up: what they drop above
-/// the bottom is freed at once, since the reader has never seen it. Checks that it ends as `Full`,
+/// Fills the pool with superseded versions that snapshots hold back. Checks that it ends as `Full`,
 /// after a bounded wait.
-fn fill_behind_a_reader(db: &Db) -> terrace::Iter {
-    db.put([0], vec![1; 1000]).unwrap();
-    let mut reader = db.iter().unwrap();
-    assert!(reader.next().is_some());
-    let (kind, waited) = overwrite_until_full(db, 1_000_000).unwrap_or_else(|| {
-        panic!(
-            "what the reader holds does not fill the pool: {:#?}",
-            db.metrics()
-        )
-    });
+fn fill_behind_readers(db: &Db) -> Vec<terrace::Snapshot> {
+    let mut readers = Vec::new();
+    // Each of 700 keys has a version for each snapshot.
+    let (kind, waited) = (0..100)
+        .find_map(|_| {
+            readers.push(db.snapshot().unwrap());
+            overwrite_until_full(db, 700)
+        })
+        .unwrap_or_else(|| {
+            panic!(
+                "what the readers hold does not fill the pool: {:#?}",
+                db.metrics()
+            )
+        });
     assert_eq!(kind, ErrorKind::Full);
     assert!(waited >= Duration::from_millis(300), "after {waited:?}");
     assert!(waited < Duration::from_secs(20), "after {waited:?}");
     let stalls = db.metrics().stalls;
     let stall = stalls.iter().find(|s| s.reason == StallReason::PoolFull);
     assert!(stall.is_some_and(|stall| stall.longest >= Duration::from_millis(300)));
-    reader
+    readers
 }
 
-/// With an idle reader, puts fail as `Full` after a bounded wait, and deletes succeed.
+/// With idle readers, puts fail as `Full` after a bounded wait, and deletes succeed.
 #[test]
-fn an_idle_reader_blocks_no_thread() {
+fn idle_readers_block_no_thread() {
     let folder = scratch().unwrap();
     let db = Db::open(folder.path(), options(Workers::Threads(2))).unwrap();
-    let reader = fill_behind_a_reader(&db);
+    let reader = fill_behind_readers(&db);
     for n in 0..2000u32 {
         db.delete(n.to_be_bytes()).unwrap();
     }
@@ -149,7 +151,7 @@ fn an_idle_reader_blocks_no_thread() {
 fn a_put_waits_for_a_reader_to_let_go() {
     let folder = scratch().unwrap();
     let db = Db::open(folder.path(), options(Workers::Threads(2))).unwrap();
-    let reader = fill_behind_a_reader(&db);
+    let reader = fill_behind_readers(&db);
     std::thread::scope(|threads| {
         threads.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
@@ -157,6 +159,39 @@ fn a_put_waits_for_a_reader_to_let_go() {
         });
         assert_eq!(overwrite_some(&db), None);
     });
+}
+
+/// Idle iterators hold no space while others need it, with tables of any size, and stay exact.
+#[test]
+fn idle_iterators_let_go_of_space() {
+    for design in settings::designs_in_pool() {
+        for workers in [Workers::Manual, Workers::Threads(2)] {
+            let folder = scratch().unwrap();
+            let mut options = settings::default_of(design, Medium::Dax);
+            options.pool.size_bytes = 128 << 20;
+            options.front.memtable_bytes = 4 << 20;
+            options.background.workers = workers;
+            let db = Db::open(folder.path(), options).unwrap();
+            let mut iters = Vec::new();
+            for n in 0..60u32 {
+                // The iterator before has seen none of these, and the next one sees both.
+                db.put([0, 0, n as u8], [n as u8; 100])
+                    .and_then(|()| db.put([1, 0, n as u8], [n as u8; 100]))
+                    .and_then(|()| db.flush())
+                    .unwrap_or_else(|e| panic!("{design}, {workers:?}, iterator {n}: {e}"));
+                let mut iter = db.iter().unwrap();
+                assert_eq!(iter.next().unwrap().unwrap().key(), [0, 0, 0]);
+                iters.push(iter);
+            }
+            db.drain().unwrap();
+            for (n, mut iter) in iters.into_iter().enumerate() {
+                // From both ends.
+                let last = iter.next_back().unwrap().unwrap();
+                assert_eq!(last.key(), [1, 0, n as u8]);
+                assert_eq!(iter.count(), 2 * n, "{design}, {workers:?}");
+            }
+        }
+    }
 }
 
 /// Continuous overwriting of the same keys with values of changing size keeps the pool bounded.

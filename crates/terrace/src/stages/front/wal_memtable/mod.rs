@@ -110,8 +110,11 @@ pub(crate) fn shape(shared: &Shared) -> FrontShape {
     let front = &shared.options.front;
     // The batch's own memtable, its log, and its copy in the bottom must fit at one time. A small
     // disk makes no batch invalid.
-    let batch_bytes =
-        (shared.options.pool.size_bytes / 8).max(shared.stated.front.memtable_bytes / 2);
+    let memtable_bytes = match shared.options.design_of_new().keeps_tables_in_logs() {
+        true => front.memtable_bytes,
+        false => shared.stated.front.memtable_bytes,
+    };
+    let batch_bytes = (shared.options.pool.size_bytes / 8).max(memtable_bytes / 2);
     FrontShape {
         memtable_bytes: front.memtable_bytes,
         sealed_count_max: front.sealed_count_max,
