@@ -4,8 +4,8 @@
 //! one pays for its bookkeeping once in some hundred pairs. While a chunk is fetched every source
 //! is held still; between chunks sources move nodes freely. If the view has changed or was taken
 //! back (`engine/held.rs`), or a list was relinked, the next chunk begins with a seek past the last
-//! key; that is exact since the iterator's sequence number is registered and no version that it sees
-//! is dropped.
+//! key; that is exact since the iterator's sequence number is registered and no version that it
+//! sees is dropped.
 
 use std::cmp::Ordering as Order;
 use std::iter::FusedIterator;
@@ -91,7 +91,7 @@ impl Drop for Iter {
             // Another thread may have held the list's lock when this process was forked.
             return;
         }
-        self.engine.views.held.remove(&self.slot);
+        self.engine.held.remove(&self.slot);
         self.engine.shared.snapshots.release(self.seq);
     }
 }
@@ -145,7 +145,7 @@ impl Iter {
             seq,
             time,
             keyspace,
-            slot: engine.views.held.add(),
+            slot: engine.held.add(),
             front,
             back,
             fetched_front: Ready::default(),

@@ -290,7 +290,7 @@ impl Engine {
     fn wait(self: &Arc<Self>, awaits: Awaits, held: bool, wait: &mut Wait) -> Result<()> {
         wait.stalled = Some(awaits.reason());
         if self.views.is_older_pinned() {
-            self.views.held.take_back();
+            self.held.take_back();
         }
         let is_tight = self.shared.reserve.is_tight();
         // Puts on the reserve have to give back as much as they take from it.

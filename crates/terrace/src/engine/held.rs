@@ -1,9 +1,9 @@
 //! The views that iterators hold between chunks.
 //!
-//! An iterator keeps its view and its cursor, so that the next chunk needs no seek. It can do without
-//! them: it then continues in the current view, past its last key. So a caller that waits for space
-//! takes them back from all iterators that are not fetching a chunk, and an idle iterator holds no
-//! extents and no files while others need space.
+//! An iterator keeps its view and its cursor, so that the next chunk needs no seek. It can do
+//! without them: it then continues in the current view, past its last key. So a caller that waits
+//! for space takes them back from all iterators that are not fetching a chunk, and an idle iterator
+//! holds no extents and no files while others need space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

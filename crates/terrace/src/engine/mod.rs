@@ -51,6 +51,7 @@ use crate::types::SeqNo;
 
 use admission::VainWaits;
 use calls::Calls;
+use held::HeldViews;
 use jobs::Jobs;
 use throttle::Throttle;
 use view::{Parts, Views};
@@ -167,6 +168,8 @@ pub(crate) struct Engine {
     /// The sizes of the front.
     shape: FrontShape,
     pub(crate) views: Views,
+    /// What iterators hold between chunks.
+    pub(crate) held: HeldViews,
     pub(crate) jobs: Jobs,
     pub(crate) throttle: Throttle,
     /// The first failure of a write or of a job. Nothing is written after it.
@@ -196,6 +199,7 @@ impl Engine {
                 ThreadPool::new(&shared.options, &stages),
             ),
             views,
+            held: HeldViews::default(),
             throttle,
             shape: stages.front.shape(),
             shared,

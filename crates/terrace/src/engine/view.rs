@@ -19,7 +19,6 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
-use super::held::HeldViews;
 use crate::canary::failpoint;
 use crate::parts::ranges::RangeSet;
 use crate::stages::{Garbage, Sources};
@@ -72,8 +71,6 @@ pub(crate) struct Views {
     /// LOCK: one view is built at a time, so that an older one never replaces a newer one. Taken
     /// after the commit lock and before any lock of a stage.
     install: Mutex<()>,
-    /// What iterators hold between chunks.
-    pub(crate) held: HeldViews,
 }
 
 impl Views {
@@ -87,7 +84,6 @@ impl Views {
         Views {
             current: ArcSwap::from_pointee(view),
             install: Mutex::new(()),
-            held: HeldViews::default(),
         }
     }
 
