@@ -209,10 +209,16 @@ impl Iter {
 
     /// Counts only the ready pairs: others were returned since.
     fn count_ready(&mut self) -> Result<()> {
+        let back = self.fetched_back.held_bytes();
+        self.count_with(back)
+    }
+
+    /// Counts the ready pairs at the front, and `back` bytes at the back.
+    fn count_with(&mut self, back: usize) -> Result<()> {
         let Some(lease) = &mut self.lease else {
             return Ok(());
         };
-        let ready = self.fetched_front.held_bytes() + self.fetched_back.held_bytes();
+        let ready = self.fetched_front.held_bytes() + back;
         match lease.set(ready as u64) {
             true => Ok(()),
             false => Err(self.engine.shared.memory.iterators_are_full()),
@@ -400,7 +406,7 @@ impl Iter {
             Some((keyspace, key)) => Place::before(keyspace, &key),
             None => self.front.clone(),
         };
-        let start = if start.key_order() < self.front.key_order() {
+        let mut start = if start.key_order() < self.front.key_order() {
             self.front.clone()
         } else {
             start
@@ -448,7 +454,14 @@ impl Iter {
                         bytes: value,
                         expiry,
                     } = value;
-                    count(&mut self.lease, &self.engine, entry.key.len() + value.len())?;
+                    let bytes = entry.key.len() + value.len();
+                    // BOUND: each iteration drops a pair.
+                    while let Err(full) = count(&mut self.lease, &self.engine, bytes) {
+                        // They end the next chunk.
+                        let dropped = pairs.drop_first_half().ok_or(full)?;
+                        start = Place::after(self.keyspace, &dropped);
+                        self.count_with(pairs.held_bytes())?;
+                    }
                     pairs.push(entry.key, value, expiry);
                 }
             }

@@ -240,6 +240,36 @@ impl Ready {
         Some(PairRef { key, value, expiry })
     }
 
+    /// Drops the first half of the pairs, at least one, and frees their memory. Returns the last key
+    /// dropped; `None` if there were no pairs.
+    pub(super) fn drop_first_half(&mut self) -> Option<Vec<u8>> {
+        let mut last = None;
+        for _ in 0..self.pairs.len().div_ceil(2) {
+            last = self.take(End::Front);
+        }
+        let mut end = 0;
+        for pair in &mut self.pairs {
+            let Pair::Small {
+                at,
+                key_len,
+                value_len,
+                ..
+            } = pair
+            else {
+                continue;
+            };
+            let from = *at;
+            self.small
+                .copy_within(from..from + *key_len + *value_len, end);
+            *at = end;
+            end += *key_len + *value_len;
+        }
+        self.small.truncate(end);
+        self.small.shrink_to_fit();
+        self.pairs.shrink_to_fit();
+        last.map(|pair| pair.key().to_vec())
+    }
+
     /// Drops all pairs.
     pub(super) fn clear(&mut self) {
         self.pairs.clear();
@@ -286,14 +316,25 @@ mod tests {
         let mut ready = Ready::default();
         let mut cost = 0;
         for len in (0..3000).step_by(7) {
-            ready.push(b"key", &vec![1; len], 0);
-            cost += Ready::cost_max(3 + len);
+            ready.push(&[b"key", &[len as u8][..]].concat(), &vec![1; len], 0);
+            cost += Ready::cost_max(4 + len);
         }
         assert!(
             ready.held_bytes() <= cost,
             "{} in {cost}",
             ready.held_bytes()
         );
+        let (count, bytes) = (ready.len(), ready.held_bytes());
+        let dropped = ready.drop_first_half().unwrap();
+        let last = (count.div_ceil(2) - 1) * 7;
+        assert_eq!(dropped, [b"key", &[last as u8][..]].concat());
+        assert_eq!(ready.len(), count / 2);
+        // The first half has a quarter of the bytes.
+        assert!(ready.held_bytes() < bytes * 7 / 8, "of {bytes}");
+        for len in (last + 7..3000).step_by(7) {
+            assert_eq!(ready.take(End::Front).unwrap().value(), vec![1; len]);
+        }
+        assert_eq!(ready.drop_first_half(), None);
         ready.clear();
         assert!(ready.held_bytes() < 2 * KEPT_BYTES_MAX);
     }

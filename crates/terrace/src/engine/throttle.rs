@@ -21,7 +21,7 @@ use crate::metrics::StallReason;
 use crate::stages::{Pressure, Shared, SpareBytes, Survival, TablesMax, Urgency};
 
 use super::Stages;
-use super::write_controller::WriteController;
+use super::write_controller::{WriteController, beside_drain};
 
 /// The state of the throttle.
 pub(crate) struct Throttle {
@@ -35,9 +35,8 @@ pub(crate) struct Throttle {
     log_bytes: u64,
     /// The unwritten bytes of all memtables.
     memtables: Limits,
-    /// The bytes of all memtables and tables of the buffer, and the maximum number of these, if the
-    /// buffer limits it.
-    tables: Option<(Limits, usize)>,
+    /// The maximum of memtables and tables of the buffer, if the buffer limits them.
+    tables: Option<TablesMax>,
     /// Why writers are slowed, as an index of `StallReason::ALL`.
     reason: AtomicU8,
     pub(crate) write_controller: WriteController,
@@ -160,6 +159,35 @@ impl Budget {
     }
 }
 
+/// Memtables and tables of a buffer that limits them. A drain takes all that are due, and frees
+/// them when it ends.
+#[derive(Debug, Clone, Copy)]
+struct Tables {
+    most: TablesMax,
+    count: usize,
+    bytes: u64,
+    /// As in a budget.
+    pending_free: u64,
+}
+
+impl Tables {
+    /// Returns the pressure on writers.
+    fn pressure(&self) -> Pressure {
+        let TablesMax {
+            slow_bytes,
+            stop_bytes,
+            ..
+        } = self.most;
+        let range = (stop_bytes - slow_bytes).max(1);
+        let filled = self.bytes.saturating_sub(slow_bytes) as f64 / range as f64;
+        let done = self.pending_free as f64 / slow_bytes.max(1) as f64;
+        Pressure {
+            part: beside_drain(filled, done),
+            range,
+        }
+    }
+}
+
 /// A scarce resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lack {
@@ -187,10 +215,8 @@ pub(crate) struct Headroom {
     logs_needed: u64,
     /// Unwritten bytes of memtables.
     memtables: Budget,
-    /// Bytes of memtables and tables, if the buffer limits these.
-    tables: Option<Budget>,
-    /// Whether there are as many of them as there may be.
-    is_at_tables_max: bool,
+    /// Memtables and tables, if the buffer limits these.
+    tables: Option<Tables>,
 }
 
 impl Headroom {
@@ -225,14 +251,16 @@ impl Headroom {
 
     /// Returns the pressure of the pool, the logs or the tables, whichever is highest.
     pub(crate) fn pressing(&self) -> f64 {
-        let part = |budget: Option<Budget>| budget.map_or(0.0, |it| it.pressure().part);
         let pool = self.pool.pressure().part;
-        pool.max(part(self.logs)).max(part(self.tables))
+        let logs = self.logs.map_or(0.0, |logs| logs.pressure().part);
+        let tables = self.tables.map_or(0.0, |tables| tables.pressure().part);
+        pool.max(logs).max(tables)
     }
 
     /// Returns whether there are as many memtables and tables of the buffer as there may be.
     pub(super) fn is_at_tables_max(&self) -> bool {
-        self.is_at_tables_max
+        self.tables
+            .is_some_and(|tables| tables.count >= tables.most.count)
     }
 
     /// Returns whether space in the pool should be freed.
@@ -281,13 +309,9 @@ impl Throttle {
             let cap = front.log_bytes_max.max(least);
             Limits::drained(cap, 0, spare.log_file, drain)
         });
-        let tables = stages
-            .buffer
-            .as_ref()
-            .and_then(|buffer| buffer.tables_max());
-        let tables = tables.map(|most| (table_limits(most), most.count));
+        let buffer = stages.buffer.as_ref();
         Throttle {
-            tables,
+            tables: buffer.and_then(|buffer| buffer.tables_max()),
             memtables: memtable_limits(front.sealed_count_max, front.memtable_bytes),
             table_bytes: (!leaves_pool(stages)).then(|| shared.options.table_bytes_max()),
             pool: pool_limits(shared, stages, spare),
@@ -326,9 +350,12 @@ impl Throttle {
                 limits,
             },
             memtables: budget(self.memtables, backlogs.unflushed_bytes, 0),
-            tables: (self.tables)
-                .map(|(limits, _)| budget(limits, backlogs.tables.1, pending_free)),
-            is_at_tables_max: (self.tables).is_some_and(|(_, most)| backlogs.tables.0 >= most),
+            tables: self.tables.map(|most| Tables {
+                most,
+                count: backlogs.tables.0,
+                bytes: backlogs.tables.1,
+                pending_free,
+            }),
             usage,
             logs_needed: 2 * self.log_bytes,
             in_pieces: !fits || usage.largest_free < limits.piece,
@@ -364,18 +391,6 @@ fn memtable_limits(sealed_count_max: usize, memtable_bytes: u64) -> Limits {
         beside: 0,
         short: 0,
         slow: (cap / 2, 0),
-    }
-}
-
-/// Returns the limits of the bytes of memtables and tables.
-fn table_limits(most: TablesMax) -> Limits {
-    Limits {
-        cap: most.stop_bytes,
-        reserve: 0,
-        piece: 0,
-        beside: 0,
-        short: 0,
-        slow: (most.stop_bytes - most.slow_bytes, 0),
     }
 }
 
@@ -553,7 +568,6 @@ mod tests {
             logs_needed: 0,
             logs: Some(budget(limits, logs, 0)),
             tables: None,
-            is_at_tables_max: false,
         };
         let bottom = |part| Pressure { part, range: 1 };
         let parts = |h: Headroom, b| h.pressures(bottom(b)).map(|(_, p)| p.part);
@@ -568,19 +582,31 @@ mod tests {
             headroom.memtables.free = memtables.cap.saturating_sub(waiting * MIB);
             assert_eq!(parts(headroom, 0.0)[3], part, "{waiting} MiB");
         }
-        let tables = table_limits(TablesMax {
-            slow_bytes: 40 * MIB,
-            stop_bytes: 60 * MIB,
-            count: 6,
-        });
-        for (used, part) in [(0, 0.0), (40, 0.0), (50, 0.5), (60, 1.0), (900, 1.0)] {
-            let mut headroom = headroom(1 << 30, 1 << 30);
-            let free = tables.cap.saturating_sub(used * MIB);
-            headroom.tables = Some(budget(tables, free, 0));
-            assert_eq!(parts(headroom, 0.0)[4], part, "{used} MiB");
-            // Bytes that a drain has already written do not count.
-            headroom.tables = Some(budget(tables, free, 900 * MIB));
-            assert_eq!(headroom.pressing(), 0.0, "{used} MiB");
+        // A drain of 40 MiB that has written none, half and all of them.
+        for (used, expected) in [
+            (0, [0.0, 0.0, 0.0]),
+            (40, [0.0, 0.0, 0.0]),
+            (42, [0.9, 0.0, 0.0]),
+            (50, [1.0, 0.5, 0.0]),
+            (60, [1.0, 1.0, 0.5]),
+        ] {
+            for (written, part) in [0, 20, 40].into_iter().zip(expected) {
+                let mut headroom = headroom(1 << 30, 1 << 30);
+                headroom.tables = Some(Tables {
+                    most: TablesMax {
+                        slow_bytes: 40 * MIB,
+                        stop_bytes: 60 * MIB,
+                        count: 6,
+                    },
+                    count: used as usize / 10,
+                    bytes: used * MIB,
+                    pending_free: written * MIB,
+                });
+                let what = format!("{written} of {used} MiB");
+                assert!((headroom.pressing() - part).abs() < 1e-9, "{what}");
+                assert_eq!(parts(headroom, 0.0)[4], headroom.pressing(), "{what}");
+                assert_eq!(headroom.is_at_tables_max(), used == 60, "{what}");
+            }
         }
         assert_eq!(headroom(1 << 30, 1 << 30).urgency(), Urgency::None);
         assert_eq!(

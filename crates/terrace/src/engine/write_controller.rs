@@ -34,6 +34,9 @@ const INTEGRAL_SECONDS_MIN: f64 = 1.0;
 const IDLE_SECONDS: f64 = 0.1;
 /// The factor by which a unit of pressure changes the rate at once.
 const PROPORTIONAL: f64 = 4.0;
+/// The pressure for each unit by which writers are ahead of a drain. Less: they reach the stop long
+/// before it ends. More: they follow its pieces.
+const BESIDE_DRAIN: f64 = 4.0;
 /// Above this pressure, writers are slowed more and more, so that they reach the stop, if ever, at
 /// a crawl.
 const NEAR_STOP: f64 = 0.75;
@@ -137,6 +140,17 @@ fn charge(next: &AtomicU64, now: u64, bytes: u64, cost: u64) -> Duration {
         .unwrap_or(now);
     let due = from(before).saturating_add(nanos);
     Duration::from_nanos(due.saturating_sub(now)).min(WAIT_MAX)
+}
+
+/// Returns the pressure beside a drain that frees everything only when it ends. `filled`: the part of
+/// what writers may take until then that they have taken; `done`: the part of the drain that is
+/// done. Pressure is at the aim as long as both are equal, so writers spread over the time of the
+/// drain.
+pub(super) fn beside_drain(filled: f64, done: f64) -> f64 {
+    match filled > 0.0 {
+        true => (AIM + BESIDE_DRAIN * (filled - done)).clamp(0.0, 1.0),
+        false => 0.0,
+    }
 }
 
 /// Finds the rate. Pure: time and all other inputs are arguments.
@@ -368,6 +382,62 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Writes as fast as `demand` beside drains of four tables, which begin when there are four and
+    /// free them at the end; writers stop at six. Returns the rate of writers, and the longest stop
+    /// in parts of a drain.
+    fn run_beside_drains(demand: f64, supply: f64, table: f64, slowed: bool) -> (f64, f64) {
+        let mut control = Control::default();
+        let (mut written, mut bytes, mut done, mut now) = (0.0, 0.0, 0.0, 0.0);
+        let (mut stop, mut longest) = (0.0, 0.0f64);
+        let (all, tick, seconds) = (4.0 * table, 0.002, 120.0);
+        while now < seconds {
+            let drains = bytes >= all;
+            let pressure = Pressure {
+                part: beside_drain((bytes - all) / (2.0 * table), done / all),
+                range: (2.0 * table) as u64,
+            };
+            let allowed = control.step(now, written as u64, pressure, drains);
+            let allowed = allowed.filter(|_| slowed).unwrap_or(demand).min(demand);
+            let stopped = bytes >= 6.0 * table;
+            if stopped {
+                stop += tick;
+                longest = longest.max(stop);
+            } else {
+                stop = 0.0;
+                written += allowed * tick;
+                bytes += allowed * tick;
+            }
+            if drains {
+                done += supply * tick;
+            }
+            if done >= all {
+                (bytes, done) = (bytes - all, 0.0);
+            }
+            now += tick;
+        }
+        (written / seconds, longest * supply / all)
+    }
+
+    /// Writers spread over the time of a drain that frees everything at its end, instead of
+    /// stopping for most of it, and write as much as without that.
+    #[test]
+    fn writers_spread_over_drains() {
+        for table in [16.0, 64.0, 256.0] {
+            for supply in [50.0, 200.0, 600.0] {
+                let what = format!("tables of {table} MB, drains of {supply} MB/s");
+                let run = |slowed| run_beside_drains(1e9, supply * MB, table * MB, slowed);
+                let ((rate, longest), (most, longest_most)) = (run(true), run(false));
+                assert!(longest_most > 0.6, "{what}: {longest_most}");
+                println!("{what}: {rate:.0} of {most:.0}, {longest:.2} of {longest_most:.2}");
+                assert!(rate > most * 0.9, "{what}: {rate} of {most}");
+                assert!(longest < 0.2, "{what}: stopped for {longest} of a drain");
+            }
+        }
+        // Writers that drains keep up with are not slowed.
+        let slow = |slowed| run_beside_drains(100.0 * MB, 250.0 * MB, 64.0 * MB, slowed);
+        assert_eq!(slow(true), slow(false));
     }
 
     /// If nothing is left to do and pressure stays, as in a pool full of live data, writers are not

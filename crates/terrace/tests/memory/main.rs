@@ -552,7 +552,10 @@ fn a_lone_scan_of_the_largest_entries_has_memory() {
                 .max(runs);
             if n % 50 == 49 {
                 let pairs = db.iter().unwrap().map(|pair| pair.unwrap().into_pair());
-                assert!(pairs.count() > 0);
+                let forward = pairs.count();
+                let pairs = db.iter().unwrap().rev().map(|pair| pair.unwrap());
+                assert_eq!(pairs.count(), forward);
+                assert!(forward > 0);
             }
         }
         // As many as the old limit, a sixteenth, could not merge.
