@@ -240,8 +240,8 @@ impl Ready {
         Some(PairRef { key, value, expiry })
     }
 
-    /// Drops the first half of the pairs, at least one, and frees their memory. Returns the last key
-    /// dropped; `None` if there were no pairs.
+    /// Drops the first half of the pairs, at least one, and frees their memory. Returns the last
+    /// key dropped; `None` if there were no pairs.
     pub(super) fn drop_first_half(&mut self) -> Option<Vec<u8>> {
         let mut last = None;
         for _ in 0..self.pairs.len().div_ceil(2) {

@@ -368,7 +368,10 @@ impl Throttle {
         let most = pressures.into_iter().rev();
         let most = most.max_by(|(_, a), (_, b)| a.part.total_cmp(&b.part));
         let (reason, pressure) = most.unwrap_or(pressures[0]);
-        self.reason.store(reason as u8, Ordering::Relaxed);
+        // Writers may still be slowed for a reason that has just gone.
+        if pressure.part > 0.0 {
+            self.reason.store(reason as u8, Ordering::Relaxed);
+        }
         self.write_controller
             .steer(pressure, &shared.counters, busy);
         headroom

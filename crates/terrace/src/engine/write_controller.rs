@@ -142,8 +142,8 @@ fn charge(next: &AtomicU64, now: u64, bytes: u64, cost: u64) -> Duration {
     Duration::from_nanos(due.saturating_sub(now)).min(WAIT_MAX)
 }
 
-/// Returns the pressure beside a drain that frees everything only when it ends. `filled`: the part of
-/// what writers may take until then that they have taken; `done`: the part of the drain that is
+/// Returns the pressure beside a drain that frees everything only when it ends. `filled`: the part
+/// of what writers may take until then that they have taken; `done`: the part of the drain that is
 /// done. Pressure is at the aim as long as both are equal, so writers spread over the time of the
 /// drain.
 pub(super) fn beside_drain(filled: f64, done: f64) -> f64 {

@@ -57,7 +57,8 @@ pub struct LeveledOptions {
     /// only if half of its file is garbage, or if `garbage_percent` of all value files is and its
     /// file has the largest share. A read of such a value reads two files.
     /// Larger: faster scans. Smaller: less rewriting. Default: `None`, in `FlatLsm` 257. Range: at
-    /// least 32. Changes: on reopen, for values that are written or moved from then on.
+    /// least 32. Changes: on reopen, for values that are written or moved from then on; a
+    /// compaction of a range moves only what has garbage or overlaps.
     pub values_apart_from: Option<u64>,
     /// The maximum bytes per second that compactions and drains write to table files, `None` for no
     /// limit. Flushes count and never wait. The rate rises as writers come near to being slowed by
