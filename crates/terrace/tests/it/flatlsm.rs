@@ -576,3 +576,31 @@ fn values_larger_than_the_pool_allows_are_invalid() {
     let value = db.get("large").unwrap().unwrap();
     assert!(value == vec![19; 15 << 20]);
 }
+
+/// Flushes of a few entries take little of a large pool, also after full tables.
+#[test]
+fn flushes_of_few_entries_take_small_tables() {
+    let folder = scratch().unwrap();
+    let mut options = settings::default_of(Design::FlatLsm, Medium::Dax);
+    options.pool.size_bytes = 2 << 30;
+    options.background.workers = Workers::Threads(1);
+    let db = Db::open(folder.path(), options).unwrap();
+    let used = |db: &Db| db.metrics().pool.allocated_bytes;
+    let flush_few = |db: &Db, turn: u32| {
+        for n in 0..6 {
+            db.put([turn as u8, n], b"few").unwrap();
+            db.flush().unwrap();
+        }
+    };
+    flush_few(&db, 0);
+    assert!(used(&db) < 512 << 20, "{}", db.metrics());
+    for n in 0..300u32 {
+        db.put(n.to_be_bytes(), vec![n as u8; 1 << 20]).unwrap();
+    }
+    db.drain().unwrap();
+    for turn in 1..3 {
+        flush_few(&db, turn);
+    }
+    assert!(used(&db) < 512 << 20, "{}", db.metrics());
+    assert_eq!(db.iter().unwrap().count(), 318);
+}

@@ -93,13 +93,18 @@ impl WalMemtable {
 impl WalMemtable {
     /// Returns the usual size of the next memtable, which takes `batch`. Space for a log with its
     /// values may be slow to get, and writers would wait for it: after the small first table of an
-    /// opening they are larger one by one.
+    /// opening they are larger one by one. They are smaller one by one while each is sealed almost
+    /// empty, as by flushes of a few entries.
     fn next_size(&self, batch: Option<&Batch>) -> Size {
         if !self.in_log {
             return Size::usual(&self.shared, batch, false);
         }
-        let last = self.active.load().log_bytes_max;
-        let bytes = Size::first_bytes(&self.shared).max(last.saturating_mul(GROWTH));
+        let active = self.active.load();
+        let next = match active.is_spare_due() {
+            true => active.log_bytes_max.saturating_mul(GROWTH),
+            false => active.log_bytes_max / GROWTH,
+        };
+        let bytes = Size::first_bytes(&self.shared).max(next);
         let most = self.shared.options.front.memtable_bytes;
         Size::of(bytes.min(most), batch, true)
     }
