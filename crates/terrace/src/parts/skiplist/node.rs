@@ -24,6 +24,8 @@ pub(crate) struct NewNode<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) value_crc: u32,
+    /// Whether the next node in storage order belongs to the same batch.
+    pub(crate) more: bool,
 }
 
 impl NewNode<'_> {
@@ -43,6 +45,7 @@ impl NewNode<'_> {
             key_len: self.key.len() as u32,
             height: self.height,
             value_len: self.value.len() as u32,
+            more: self.more,
         }
         .encode(self.key, self.value_crc)
     }
@@ -70,6 +73,7 @@ pub(crate) fn head_bytes() -> [u8; layout::HEAD_BYTES] {
         key_len: 0,
         height: HEIGHT_MAX as u8,
         value_len: 0,
+        more: false,
     };
     let mut bytes = [0u8; layout::HEAD_BYTES];
     bytes[..HEADER_BYTES].copy_from_slice(&header.encode(&[], 0));

@@ -92,6 +92,9 @@ pub(crate) struct WalMemtable {
 pub(crate) enum FlushTo {
     /// Into the pool unchanged: each memtable has an extent from the start.
     Pool,
+    /// As `Pool`, and if that outlives the process, a memtable in DRAM is followed by one in the
+    /// pool that is its own log, and that by one in DRAM (NoveLSM, 4.3).
+    PoolInTurns,
     /// Entry by entry to a buffer. As in `Pool`, the log is needed for longer if the pool ends with
     /// the process.
     Buffer,
@@ -254,8 +257,6 @@ impl Front for WalMemtable {
     ) -> Result<Written<'_>> {
         let sequencer = &self.shared.sequencer;
         let count = batch.len() as u64;
-        // A log that is the table takes all entries.
-        let logged = durability != Durability::Volatile || self.in_log;
         let commit = self.commit.lock();
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::closed());
@@ -266,6 +267,8 @@ impl Front for WalMemtable {
             return Ok(Written::KeyspaceDropped);
         }
         let memtable = self.active.load();
+        // A log that is the table takes all entries.
+        let logged = durability != Durability::Volatile || self.in_log || memtable.is_list();
         let first = sequencer.last_taken() + 1;
         let bytes = memtable.node_bytes(batch, first, logged);
         let used = memtable.bump.used();
@@ -278,10 +281,13 @@ impl Front for WalMemtable {
         let log = memtable.log.as_deref().filter(|_| logged);
         let slot = match log {
             Some(log) => {
-                let payload_bytes = batch.payload.len_bytes();
+                let record = match memtable.is_list() {
+                    true => bytes,
+                    false => batch.payload.len_bytes(),
+                };
                 let slot = match durability {
-                    Durability::Volatile => log.reserve_gathered(payload_bytes),
-                    Durability::Buffered | Durability::Sync => log.reserve(payload_bytes),
+                    Durability::Volatile => log.reserve_gathered(record),
+                    Durability::Buffered | Durability::Sync => log.reserve(record),
                 };
                 match slot {
                     Some(slot) => Some(slot),
@@ -350,7 +356,8 @@ impl Front for WalMemtable {
                 .peek()
                 .map(|(seq, (e, _))| memtable.approach(e, *seq));
             let logged_at = logged_at.map(|payload| payload + entry.value_at);
-            at += memtable.insert(approach, &mut claim, at, (&entry, logged_at), (hash, seq))?;
+            let numbered = (hash, seq, next.is_some());
+            at += memtable.insert(approach, &mut claim, at, (&entry, logged_at), numbered)?;
         }
         if !ranges.is_empty() {
             let readable = self.shared.readable();
@@ -466,7 +473,7 @@ impl Front for WalMemtable {
         let form = match flush_to {
             FlushTo::Buffer | FlushTo::Bottom => Form::Entries,
             FlushTo::Tables => Form::Source(Arc::clone(&memtable) as Arc<dyn Source>),
-            FlushTo::Pool => Form::List(ListImage {
+            FlushTo::Pool | FlushTo::PoolInTurns => Form::List(ListImage {
                 region: memtable.bump.region().clone(),
                 extent: Arc::clone(&memtable.extent),
                 in_place: memtable.is_in_place(),
@@ -574,7 +581,8 @@ impl Front for WalMemtable {
         let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
         for memtable in sealed.chain([&shown.active]) {
             metrics.memtable_bytes += memtable.used_bytes();
-            metrics.log_bytes += memtable.log.as_ref().map_or(0, |log| log.bytes());
+            let log = memtable.log.as_ref().filter(|_| !memtable.is_list());
+            metrics.log_bytes += log.map_or(0, |log| log.bytes());
         }
     }
 }
