@@ -74,7 +74,7 @@ impl ListLog {
     /// Returns the bytes of header, head and nodes that an extent takes.
     pub(crate) fn capacity(extent: &Extent) -> u64 {
         let marks = LIST_MARKS * LIST_MARK_BYTES;
-        extent.len().saturating_sub(marks).min(LOG_BYTES_MAX)
+        extent.len().saturating_sub(marks)
     }
 
     /// Makes a log of the empty list in the extent, whose header and head are written. Durable on
@@ -82,14 +82,15 @@ impl ListLog {
     pub(crate) fn create(extent: Arc<Extent>, id: u64, medium: Medium) -> io::Result<ListLog> {
         let start = TABLE_NODES_AT as u64;
         let capacity = ListLog::capacity(&extent);
-        let (Some(mut first), Some(mut last)) = (
+        let (Some(mut first), Some(mut last), false) = (
             extent.claim(start, 8),
             extent.claim(capacity, (LIST_MARKS * LIST_MARK_BYTES) as usize),
+            capacity > LOG_BYTES_MAX,
         ) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!(
-                    "an extent of {} bytes is too small for a list",
+                    "an extent of {} bytes is too small or too large for a list",
                     extent.len()
                 ),
             ));

@@ -521,13 +521,12 @@ impl Memtable {
             seq,
         };
         self.index.insert(approach, &target, || {
-            node.write(claim, at);
-            let off = claim.off() + at as u64;
-            if self.is_list() {
+            match self.is_list() {
                 // The search for its links overlaps with this; the log waits for it.
-                claim.region().flush(off, node.bytes(), Purpose::Log);
+                true => node.write_flushed(claim, at, Purpose::Log),
+                false => node.write(claim, at),
             }
-            (off, node.height)
+            (claim.off() + at as u64, node.height)
         })?;
         if self.late.any() {
             self.late.note(entry.keyspace, entry.key, seq);

@@ -81,8 +81,8 @@ impl WalMemtable {
             }
             made => made?,
         };
-        // A log with its values is too large to wait for.
-        if !self.in_log {
+        // A log with its values, or a list, is too large to wait for.
+        if !self.in_log && !spare.is_list() {
             spare.populate(0, spare.bump.capacity());
             spare.prefault_extents(&self.shared.pool);
         }
@@ -228,6 +228,7 @@ impl Spares for WalMemtable {
                         let before = self.active.load();
                         self.unfaulted.add_log_table(&spare, Some(&before));
                     }
+                    false if spare.is_list() => self.unfaulted.add_table(&spare),
                     false => self.unfaulted.add_log(&spare),
                 }
                 *self.spare.lock() = Some(spare);
