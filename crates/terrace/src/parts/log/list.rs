@@ -5,14 +5,15 @@
 //! twice. Places are reserved in the order of numbers, and the numbers in one list have no gap, so
 //! everything that was acknowledged lies before the first node that is not whole, has not the next
 //! number, or belongs to a batch that is not whole. There the list ends after a crash. Links are
-//! soft: they are flushed when the list becomes a table, and recovery links the nodes anew.
+//! soft: they are flushed when the list becomes a table, and recovery makes those that are missing.
 //!
 //! Invariants
 //!   N1  A node is flushed by its writer before the fence of its batch, and a batch becomes visible
 //!       after all before it: what is acknowledged is a prefix of the nodes in storage order.
 //!   N2  The first node's place has no sound node when the list is named. Behind that, bytes of an
 //!       earlier use never have the next number: within a session numbers only grow, and after an
-//!       unclean end they go on above all that may have been used (wal_memtable/recover.rs).
+//!       unclean end they go on above all that may have been used (wal_memtable/recover.rs). An
+//!       orderly close records those of entries that it gives up.
 //!   N3  A mark names a place only when everything before it is durable. So an unsound node before
 //!       it is damage, never the result of a crash.
 //!
@@ -33,8 +34,9 @@ use crate::parts::log::record::Payload;
 use crate::parts::log::settle::Settle;
 use crate::parts::log::sync::Rounds;
 use crate::parts::log::{Log, Placed, Settling, Slot};
-use crate::parts::skiplist::layout::decode_table_header;
-use crate::parts::skiplist::layout::{HEAD_BYTES, TABLE_HEADER_BYTES, TABLE_NODES_AT};
+use crate::parts::skiplist::layout::{
+    HEAD_BYTES, TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header,
+};
 use crate::parts::skiplist::salvage::{SoundNode, sound_node};
 use crate::types::key_hash;
 

@@ -41,6 +41,7 @@ use crate::canary::{self, Canary, failpoint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
+use crate::parts::manifest::{Change, Edit};
 use crate::parts::sequence::Reservation;
 use crate::stages::{
     Deletes, Form, Front, FrontShape, Job, ListImage, Pending, Replay, Rotated, Sealed, Shared,
@@ -535,6 +536,20 @@ impl Front for WalMemtable {
             return Err(not_published());
         }
         self.sync(active.id)?;
+        let gives_up = || {
+            self.memtables()
+                .iter()
+                .any(|memtable| memtable.has_unlogged())
+        };
+        if self.flush_to == FlushTo::PoolInTurns && self.shared.pool_outlives() && gives_up() {
+            let seq = sequencer.last_taken();
+            // PERSIST: the numbers of entries that are given up, before the pool counts as closed.
+            // Reversed, the next opening would use them again, and copies of these entries in the
+            // pool would pass for those of a list (N2 of parts/log/list.rs).
+            self.shared
+                .manifest
+                .commit(Edit::of(Change::LastSeq { seq }))?;
+        }
         let _one = self.making.lock();
         let spare = self.spare.lock().take();
         for memtable in self.memtables().iter().chain(&spare) {
