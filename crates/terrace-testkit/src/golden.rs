@@ -172,6 +172,9 @@ fn fill(db: &Db) -> terrace::Result<()> {
     db.put("", "the empty key")?;
     db.put([0xff; 300], vec![7; 2000])?;
     db.flush()?;
+    // One more memtable, so that the last one of NoveLsm is a list in the pool.
+    db.put("one more", "memtable")?;
+    db.flush()?;
     // These entries are in the log only.
     for n in 0..12u8 {
         db.put([b'l', n], [n; 30])?;
