@@ -59,6 +59,8 @@ pub enum Suite {
     Tables,
     /// Power losses of such a store.
     TablesPower,
+    /// Power losses of a store with memtables that are their own logs.
+    ListsPower,
     /// The same, with small writes that may be lost among others.
     Gathered,
     /// Calls on a store whose level 0 leaves in columns.
@@ -118,8 +120,9 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Columns, Damage, Faults, Gathered, Guest, Kill, Limits, Linear, LinearFiles, Long,
-        Metamorphic, Model, Moments, Power, Room, Space, Stalled, Strangers, Tables, TablesPower,
+        Columns, Damage, Faults, Gathered, Guest, Kill, Limits, Linear, LinearFiles, ListsPower,
+        Long, Metamorphic, Model, Moments, Power, Room, Space, Stalled, Strangers, Tables,
+        TablesPower,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -145,6 +148,9 @@ pub fn trials() -> Vec<Trial> {
         (C::TablesEarly, Tables, Dax, 10),
         (C::RewriteDropsTombstones, Tables, Dax, 20),
         (C::ValuesForgotten, Tables, Dax, 20),
+        (C::ListFence, ListsPower, Dax, 40),
+        (C::LinksUnflushed, ListsPower, Dax, 40),
+        (C::ListBatch, ListsPower, Dax, 40),
         (C::FileUnsynced, TablesPower, Dax, 20),
         (C::LogsByNumber, TablesPower, Dax, 40),
         (C::DrainTombstone, Metamorphic, Dax, 10),
@@ -219,6 +225,7 @@ impl Suite {
             Suite::Columns => "columns",
             Suite::Tables => "tables",
             Suite::TablesPower => "power, tables",
+            Suite::ListsPower => "power, lists",
             Suite::Gathered => "power, gathered",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
@@ -259,6 +266,13 @@ impl Suite {
             Suite::TablesPower => {
                 let (case, script) = Case::every_point(seed, medium);
                 let mut case = case.of(Design::FlatLsm);
+                case.shrinks = false;
+                case.run(&script).map(|_| ())
+            }
+            Suite::ListsPower => {
+                let (case, script) = Case::every_point(seed, medium);
+                let mut case = case.of(Design::NoveLsm);
+                case.options.front.memtable_bytes = 4 << 10;
                 case.shrinks = false;
                 case.run(&script).map(|_| ())
             }

@@ -34,7 +34,7 @@ const SPACES: [&str; 2] = ["default", "other"];
 const LINE: usize = 64;
 
 /// The golden stores: name, design, medium, and whether the store was closed.
-pub const STORES: [(&str, Design, Medium, bool); 11] = [
+pub const STORES: [(&str, Design, Medium, bool); 13] = [
     ("miodb", Design::MioDb, Medium::Dax, true),
     ("miodb-crashed", Design::MioDb, Medium::Dax, false),
     ("miodb-dram", Design::MioDb, Medium::Dram, true),
@@ -44,6 +44,8 @@ pub const STORES: [(&str, Design, Medium, bool); 11] = [
     ("matrixkv-crashed", Design::MatrixKv, Medium::Dax, false),
     ("flatlsm", Design::FlatLsm, Medium::Dax, true),
     ("flatlsm-crashed", Design::FlatLsm, Medium::Dax, false),
+    ("novelsm", Design::NoveLsm, Medium::Dax, true),
+    ("novelsm-crashed", Design::NoveLsm, Medium::Dax, false),
     ("leveled", Design::Leveled, Medium::Dax, true),
     ("leveled-crashed", Design::Leveled, Medium::Dax, false),
 ];
@@ -169,6 +171,9 @@ fn fill(db: &Db) -> terrace::Result<()> {
     db.drop_keyspace("dropped")?;
     db.put("", "the empty key")?;
     db.put([0xff; 300], vec![7; 2000])?;
+    db.flush()?;
+    // One more memtable, so that the last one of NoveLsm is a list in the pool.
+    db.put("one more", "memtable")?;
     db.flush()?;
     // These entries are in the log only.
     for n in 0..12u8 {

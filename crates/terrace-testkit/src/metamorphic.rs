@@ -25,7 +25,7 @@ use crate::{settings, shrink, watchdog};
 const LOOK_EVERY: usize = 25;
 
 /// The stores of a case: name, design and medium.
-const CAST: [(&str, Design, Medium); 11] = [
+const CAST: [(&str, Design, Medium); 13] = [
     ("miodb", Design::MioDb, Medium::Dax),
     ("miodb on dram", Design::MioDb, Medium::Dram),
     ("miodb-ssd", Design::MioDbSsd, Medium::Dax),
@@ -34,6 +34,12 @@ const CAST: [(&str, Design, Medium); 11] = [
     ("matrixkv", Design::MatrixKv, Medium::Dax),
     ("flatlsm", Design::FlatLsm, Medium::Dax),
     ("flatlsm on mapped", Design::FlatLsm, Medium::Mapped),
+    ("novelsm", Design::NoveLsm, Medium::Dax),
+    (
+        "novelsm-nosst on mapped",
+        Design::NoveLsmNoSst,
+        Medium::Mapped,
+    ),
     ("leveled", Design::Leveled, Medium::Dax),
     ("leveled on dram", Design::Leveled, Medium::Dram),
     ("leveled on mapped", Design::Leveled, Medium::Mapped),

@@ -35,10 +35,16 @@ canaries! {
     RedoClear => "redo-clear" in "parts/redo",
     /// A record counts as written before it is durable.
     LogFence => "log-fence" in "parts/log/pool.rs",
+    /// The nodes of a list that is its own log count as written before they are durable.
+    ListFence => "list-fence" in "parts/log/list.rs",
     /// A record that may not be lost is acknowledged while gathered ones before it are unflushed.
     GatheredUnflushed => "gathered-unflushed" in "parts/log/pool.rs",
     /// One record in sixteen is acknowledged and never written.
     LogRecord => "log-record" in "stages/front",
+    /// The nodes of a batch in such a list are not marked as belonging together.
+    ListBatch => "list-batch" in "front/*/memtable.rs",
+    /// A list that was its own log becomes a table before its links are durable.
+    LinksUnflushed => "links-unflushed" in "elastic/copy_in.rs",
     /// The manifest names a table that was not synced.
     TableSync => "table-sync" in "elastic/copy_in.rs",
     /// The manifest acts on an edit that is not durable.

@@ -94,11 +94,17 @@ impl Extent {
     /// The caller ensures that an extent has one writer at a time: no other allocator or claim over
     /// the bytes after `used` is alive.
     pub fn bump_from(&self, used: u64) -> Bump {
+        self.bump_within(used, self.len())
+    }
+
+    /// As `bump_from`, over the first `capacity` bytes, or the whole extent if it has fewer.
+    pub fn bump_within(&self, used: u64, capacity: u64) -> Bump {
+        let capacity = capacity.min(self.len());
         Bump::new(
             self.region().clone(),
             self.off,
-            self.len(),
-            used.min(self.len()),
+            capacity,
+            used.min(capacity),
         )
     }
 

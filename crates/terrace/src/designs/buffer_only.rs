@@ -8,6 +8,7 @@ use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::none::NoBottom;
 use crate::stages::buffer::elastic::{self, Drains};
+use crate::stages::front::wal_memtable::FlushTo;
 use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
@@ -27,7 +28,7 @@ fn open(
     buffered::open(
         shared,
         folder,
-        Drains::Early,
+        (FlushTo::Pool, Drains::Early),
         links_lost,
         progress,
         |_, _| Ok(Box::new(NoBottom)),

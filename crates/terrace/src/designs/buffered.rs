@@ -1,5 +1,5 @@
-//! The part common to MioDB's two forms: a log and memtable over the elastic buffer, and a bottom
-//! below it.
+//! The part common to MioDB's two forms and to NoveLSM: a log and memtable over the elastic buffer,
+//! and a bottom below it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::stages::{Bottom, Folder, Shared};
 pub(super) fn open(
     shared: &Arc<Shared>,
     folder: Folder,
-    drains: Drains,
+    (flush_to, drains): (FlushTo, Drains),
     links_lost: bool,
     progress: RebuildProgress<'_>,
     open_bottom: impl FnOnce(&Folder, RebuildProgress<'_>) -> Result<Box<dyn Bottom>>,
@@ -25,7 +25,7 @@ pub(super) fn open(
             progress("rebuilding tables", done, total);
         })?;
     let bottom = open_bottom(&folder, progress)?;
-    let front = wal_memtable::recover::recover(shared, folder, FlushTo::Pool)?;
+    let front = wal_memtable::recover::recover(shared, folder, flush_to)?;
     let opened = Opened {
         merges_resumed: found.merges_resumed,
         tables_rebuilt: found.tables_rebuilt,

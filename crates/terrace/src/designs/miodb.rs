@@ -11,6 +11,7 @@ use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::repository;
 use crate::stages::buffer::elastic::{self, Drains};
+use crate::stages::front::wal_memtable::FlushTo;
 use crate::stages::{Folder, Shared};
 
 /// An empty repository is created first; the other stages need no initial bytes on media.
@@ -35,7 +36,7 @@ fn open(
     buffered::open(
         shared,
         folder,
-        drains,
+        (FlushTo::Pool, drains),
         links_lost,
         progress,
         |_, progress| {

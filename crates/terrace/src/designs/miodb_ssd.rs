@@ -12,7 +12,7 @@ use crate::engine::Stages;
 use crate::error::Result;
 use crate::stages::bottom::leveled;
 use crate::stages::buffer::elastic::{self, Drains};
-use crate::stages::front::wal_memtable;
+use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
@@ -30,7 +30,7 @@ fn open(
     progress: RebuildProgress<'_>,
 ) -> Result<(Stages, Opened)> {
     // A drain frees its tables when all of it is in files: the pool is to hold several.
-    let drains = Drains::Early;
+    let drains = (FlushTo::Pool, Drains::Early);
     buffered::open(shared, folder, drains, links_lost, progress, |folder, _| {
         let front = wal_memtable::shape(shared);
         let bottom = leveled::recover::recover(shared, folder, front, None)?;

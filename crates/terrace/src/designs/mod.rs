@@ -21,6 +21,8 @@ mod leveled;
 mod matrixkv;
 mod miodb;
 mod miodb_ssd;
+#[cfg(feature = "test-design")]
+mod novelsm;
 mod owners;
 
 use std::sync::Arc;
@@ -63,6 +65,10 @@ impl Design {
             Design::FlatLsm => flatlsm::RECIPE,
             #[cfg(feature = "test-design")]
             Design::BufferOnly => buffer_only::RECIPE,
+            #[cfg(feature = "test-design")]
+            Design::NoveLsm => novelsm::RECIPE,
+            #[cfg(feature = "test-design")]
+            Design::NoveLsmNoSst => novelsm::NO_SST,
             Design::MatrixKv => matrixkv::RECIPE,
         }
     }

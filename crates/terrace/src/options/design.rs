@@ -29,6 +29,10 @@ named_enum! {
         ;
         #[cfg(feature = "test-design")]
         BufferOnly => "buffer-only",
+        #[cfg(feature = "test-design")]
+        NoveLsm => "novelsm",
+        #[cfg(feature = "test-design")]
+        NoveLsmNoSst => "novelsm-nosst",
     }
 }
 
@@ -36,6 +40,10 @@ named_enum! {
 const OF_TESTS: &[Design] = &[
     #[cfg(feature = "test-design")]
     Design::BufferOnly,
+    #[cfg(feature = "test-design")]
+    Design::NoveLsm,
+    #[cfg(feature = "test-design")]
+    Design::NoveLsmNoSst,
 ];
 
 /// The location of a design's data.
@@ -56,7 +64,9 @@ impl Design {
             Design::FlatLsm => (Some("tables"), true, true),
             Design::Leveled => (None, true, false),
             #[cfg(feature = "test-design")]
-            Design::BufferOnly => (Some("elastic"), false, false),
+            Design::BufferOnly | Design::NoveLsmNoSst => (Some("elastic"), false, false),
+            #[cfg(feature = "test-design")]
+            Design::NoveLsm => (Some("elastic"), true, false),
         };
         Shape {
             buffer,
@@ -79,6 +89,10 @@ impl Design {
             Design::Leveled => "log and memtable above levels of table files",
             #[cfg(feature = "test-design")]
             Design::BufferOnly => "for tests: a buffer without a bottom",
+            #[cfg(feature = "test-design")]
+            Design::NoveLsm => "for tests: a memtable in the pool above levels of table files",
+            #[cfg(feature = "test-design")]
+            Design::NoveLsmNoSst => "for tests: a memtable in the pool, all data stays there",
         }
     }
 

@@ -65,7 +65,9 @@ mod tests {
                 Survival::Files
             }
             #[cfg(feature = "test-design")]
-            Design::BufferOnly => Survival::Logs,
+            Design::BufferOnly | Design::NoveLsmNoSst => Survival::Logs,
+            #[cfg(feature = "test-design")]
+            Design::NoveLsm => Survival::Files,
         });
         assert_eq!(without_a_pool, expected);
     }

@@ -27,6 +27,8 @@ fn killed_children_lose_nothing() {
     for kind in [
         (Medium::Dax, Design::MioDb),
         (Medium::Mapped, Design::MioDb),
+        (Medium::Dax, Design::NoveLsm),
+        (Medium::Mapped, Design::NoveLsmNoSst),
         (Medium::Dram, Design::MioDb),
         (Medium::Dram, Design::MioDbSsd),
         (Medium::Dram, Design::Leveled),

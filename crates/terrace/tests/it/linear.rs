@@ -15,6 +15,7 @@ fn concurrent_answers_are_explained_by_an_order() {
     for (medium, design) in [
         (Medium::Dax, Design::MioDb),
         (Medium::Mapped, Design::MioDb),
+        (Medium::Dax, Design::NoveLsm),
         (Medium::Dram, Design::MioDb),
         (Medium::Dram, Design::MioDbSsd),
         (Medium::Dram, Design::Leveled),

@@ -34,6 +34,7 @@ mod media;
 mod metamorphic;
 mod model;
 mod moments;
+mod novelsm;
 mod options;
 mod persist_count;
 mod pieces;

@@ -64,6 +64,13 @@ fn list(args: &LogDumpArgs, json: bool) -> Result<(), CliError> {
                 offset,
                 bytes,
                 ..
+            }
+            | LogPlace::List {
+                id,
+                path,
+                offset,
+                bytes,
+                ..
             } => (id, path, Some((offset, bytes))),
             _ => continue,
         };

@@ -8,7 +8,7 @@ use super::{Entry, Finding, Home, Kept, Kind};
 use crate::error::{Error, Result};
 use crate::parts::expiry::layout as expiring;
 use crate::parts::log::salvage::{self, Piece, Salvaged};
-use crate::parts::log::{LogEntry, RecordView};
+use crate::parts::log::{LogEntry, RecordView, replay_list};
 use crate::parts::manifest::LogPlace as NamedPlace;
 use crate::parts::ranges::layout as ranges;
 use crate::stages::file_names::log_file_id;
@@ -77,13 +77,26 @@ pub enum LogPlace {
         /// The space for the log, in bytes.
         bytes: u64,
     },
+    /// In the pool, as a skip list that is its own log.
+    List {
+        /// The log's id.
+        id: u64,
+        /// The pool's file.
+        path: PathBuf,
+        /// The offset of the list in it.
+        offset: u64,
+        /// The space for the list, in bytes.
+        bytes: u64,
+    },
 }
 
 impl LogPlace {
     /// Returns the log's id.
     pub fn id(&self) -> u64 {
         match self {
-            LogPlace::File { id, .. } | LogPlace::Pool { id, .. } => *id,
+            LogPlace::File { id, .. } | LogPlace::Pool { id, .. } | LogPlace::List { id, .. } => {
+                *id
+            }
         }
     }
 }
@@ -110,6 +123,12 @@ pub fn logs(path: impl AsRef<Path>) -> Result<Vec<LogPlace>> {
         let state = super::manifest::pool_state(&pool)?;
         found.extend(state.logs.iter().filter_map(|(&id, log)| match log.place {
             NamedPlace::Pool(span) => Some(LogPlace::Pool {
+                id,
+                path: pool.clone(),
+                offset: span.off,
+                bytes: span.len,
+            }),
+            NamedPlace::List(span) => Some(LogPlace::List {
                 id,
                 path: pool.clone(),
                 offset: span.off,
@@ -167,6 +186,12 @@ pub fn pool_log<E: From<Error>>(
             };
             walk(&*file, path, span, Some(id), visit)
         }
+        Some(LogPlace::List {
+            path,
+            offset,
+            bytes,
+            ..
+        }) => walk_list(path, (*offset, *bytes), id, visit),
         None => {
             let ids: Vec<_> = places.iter().map(|place| place.id().to_string()).collect();
             Err(E::from(Error::invalid(format!(
@@ -214,6 +239,64 @@ fn walk<E: From<Error>>(
         problems: found.problems,
     };
     kept.end(walked.map(summary))
+}
+
+/// Walks a list that is its own log: a record is a batch of nodes.
+fn walk_list<E: From<Error>>(
+    path: &Path,
+    (offset, bytes): (u64, u64),
+    id: u64,
+    visit: &mut dyn FnMut(LogPiece<'_>) -> Result<(), E>,
+) -> Result<LogSummary, E> {
+    let file = super::open(path)?;
+    let have = file.len().map_err(|e| Error::io("examine", path, e))?;
+    let mut extent = vec![0; have.saturating_sub(offset).min(bytes) as usize];
+    let read = file.read_exact_at(offset, &mut extent);
+    read.map_err(|e| Error::io("read", path, e))?;
+    let mut summary = LogSummary {
+        id: Some(id),
+        offset,
+        ..LogSummary::default()
+    };
+    let mut kept = Kept(None);
+    let (mut entries, mut from) = (Vec::new(), None);
+    let walked = replay_list(&extent, offset, (id, None), &mut |at, node| {
+        let entry = LogEntry {
+            kind: node.header.kind,
+            keyspace: node.header.keyspace,
+            key: node.key,
+            value: node.value,
+            value_crc: 0,
+            value_at: 0,
+        };
+        let place = offset + at;
+        let from = from.get_or_insert(place);
+        entries.push(shown(node.header.seq, &entry, place));
+        summary.bytes = at + node.bytes();
+        if node.header.more {
+            return Ok(());
+        }
+        summary.records += 1;
+        kept.note(visit(LogPiece::Record {
+            offset: *from,
+            bytes: place + node.bytes() - *from,
+            entries: std::mem::take(&mut entries),
+            stranded: false,
+        }))?;
+        *from = place + node.bytes();
+        Ok::<(), Error>(())
+    });
+    match walked {
+        Err(e) if kept.0.is_none() => {
+            summary.problems += 1;
+            visit(LogPiece::Problem(Finding::new(
+                offset + summary.bytes,
+                e.to_string(),
+            )))?;
+            Ok(summary)
+        }
+        walked => kept.end(walked.map(|_| summary)),
+    }
 }
 
 fn entries<'a>(view: &RecordView<'a>) -> Result<Vec<Entry<'a>>> {

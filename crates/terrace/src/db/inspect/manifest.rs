@@ -208,10 +208,12 @@ fn shown(change: &StoredChange) -> Change {
     let (name, fields) = match change {
         StoredChange::LogCreated { id, place } => {
             let mut fields = vec![number("id", *id)];
-            if let LogPlace::Pool(at) = place {
-                fields.push(("at", Field::from(*at)));
-            }
-            ("log-created".into(), fields)
+            fields.extend(place.span().map(|at| ("at", Field::from(at))));
+            let name = match place {
+                LogPlace::List(_) => "list-created",
+                LogPlace::Pool(_) | LogPlace::File => "log-created",
+            };
+            (name.into(), fields)
         }
         StoredChange::LogEnded { id, end } => {
             let fields = vec![number("id", *id), number("end", *end)];

@@ -90,7 +90,8 @@ pub(super) fn find_logs(source: &Source, logs: &mut Vec<FoundLog>, findings: &mu
         .iter()
         .filter_map(|(&id, log)| match log.place {
             LogPlace::Pool(span) => Some((id, span)),
-            LogPlace::File => None,
+            // Nodes of lists are found with those of tables.
+            LogPlace::List(_) | LogPlace::File => None,
         });
     let told = unnamed(source, pool)
         .into_iter()

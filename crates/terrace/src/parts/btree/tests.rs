@@ -53,6 +53,7 @@ impl Sample {
             key: &at.1,
             value: &at.1[..at.1.len().min(7)],
             value_crc: crc32c::crc32c(&at.1[..at.1.len().min(7)]),
+            more: false,
         };
         let mut claim = self.bump.claim(node.bytes(), 8).unwrap();
         node.write(&mut claim, 0);

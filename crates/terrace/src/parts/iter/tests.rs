@@ -53,6 +53,7 @@ impl Shared {
             key,
             value: &value,
             value_crc: crc32c::crc32c(&value),
+            more: false,
         };
         let mut claim = self.bump.claim(node.bytes(), 8).unwrap();
         node.write(&mut claim, 0);

@@ -41,6 +41,17 @@
 //! the record's bytes 4..32, exclusive-or the record's position / 64. Values are left out, since
 //! each entry has a checksum of its value: a value is thus hashed once, when it is pushed. The
 //! position invalidates the image of a record that a user stored as a value.
+//!
+//! A log that is a list (list.rs) is in an extent of its own, and begins as a table does: header,
+//! head and nodes are those of `parts/skiplist`. The last two lines of the extent are marks, of
+//! which the valid one with the largest place counts:
+//!
+//! |  at | size | field    |                                                                |
+//! |-----|------|----------|----------------------------------------------------------------|
+//! |   0 |    8 | log id   | as in the table's header                                       |
+//! |   8 |    8 | place    | all nodes before this offset in the extent are durable         |
+//! |  16 |    8 | checksum | crc32c of bytes 0..16                                          |
+//! |  24 |   40 | unused   |                                                                |
 
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::types::DbId;
@@ -62,6 +73,12 @@ pub(crate) const PAYLOAD_BYTES_MAX: usize = (u32::MAX as usize) & !7;
 /// The end of the longest log: positions / 64 fit in 32 bits.
 pub(crate) const LOG_BYTES_MAX: u64 = (u32::MAX as u64) * RECORD_ALIGN as u64;
 
+/// The size of a mark of a list, and the number of them at the end of its extent.
+pub(crate) const LIST_MARK_BYTES: u64 = 64;
+pub(crate) const LIST_MARKS: u64 = 2;
+/// The words of a mark that are used.
+pub(crate) const LIST_MARK_WORDS: usize = 3;
+
 const MAGIC: [u8; 4] = *b"TLOG";
 const VERSION: u32 = 2;
 const AT_DATABASE: usize = 16;
@@ -81,6 +98,39 @@ const _: () = assert!(
     "the first entry is aligned"
 );
 const _: () = assert!(crate::types::KEY_BYTES_MAX <= KEY_SIZE_MAX, "any key fits");
+
+const _: () = assert!(
+    8 * LIST_MARK_WORDS as u64 <= LIST_MARK_BYTES,
+    "fields of a mark"
+);
+const _: () = assert!(LIST_MARKS == 2, "a bit tells the line of the last mark");
+
+/// A mark of a list: how much of it is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ListMark {
+    pub(crate) id: u64,
+    pub(crate) place: u64,
+}
+
+impl ListMark {
+    /// Returns the words of the mark.
+    pub(crate) fn encode(&self) -> [u64; LIST_MARK_WORDS] {
+        [self.id, self.place, self.checksum()].map(u64::to_le)
+    }
+
+    /// Decodes a mark; `None` if it is not valid.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<ListMark> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let [id, place, checksum] = words.first_chunk()?.map(u64::from_le_bytes);
+        let mark = ListMark { id, place };
+        (mark.checksum() == checksum).then_some(mark)
+    }
+
+    fn checksum(&self) -> u64 {
+        let fields = [self.id, self.place].map(u64::to_le_bytes);
+        u64::from(codec::checksum(fields.as_flattened()))
+    }
+}
 
 /// Returns the header of log `id` of the database `db`.
 pub(crate) fn encode_log_header(db: DbId, id: u64) -> [u8; LOG_HEADER_BYTES] {

@@ -28,6 +28,7 @@ pub(crate) mod decoders;
 mod file;
 mod gather;
 pub(crate) mod layout;
+mod list;
 mod pool;
 mod record;
 mod replay;
@@ -38,6 +39,7 @@ mod sync;
 mod tests;
 
 pub(crate) use file::FileLog;
+pub(crate) use list::{ListLog, replay_list};
 pub(crate) use pool::PoolLog;
 pub(crate) use record::{LogEntry, Payload, RecordView, record_bytes};
 pub(crate) use replay::{LogOf, replay_file, replay_pool};
@@ -96,8 +98,8 @@ pub(crate) struct Placed {
 
 /// A log that is open for appends.
 pub(crate) trait Log: Send + Sync {
-    /// Reserves the space of the next record; returns `None` if it does not fit. Calls must not
-    /// overlap.
+    /// Reserves the space of the next record, by the bytes of its entries, or in a list of their
+    /// nodes; returns `None` if it does not fit. Calls must not overlap.
     fn reserve(&self, payload_bytes: usize) -> Option<Slot>;
 
     /// As `reserve`, for a record that a power loss may take, with all later ones: on `Dax` small

@@ -39,6 +39,7 @@ impl<'a> LogEntry<'a> {
             key: self.key,
             value: self.value,
             value_crc: self.value_crc,
+            more: false,
         }
     }
 }

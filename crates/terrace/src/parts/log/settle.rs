@@ -6,14 +6,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::parts::log::layout::RECORD_ALIGN;
-
 /// The maximum number of records in flight that are tracked. A record beyond it never counts as
 /// settled, which only weakens the detection of damage.
 const RING: u64 = 256;
 
-/// A mark holds the low 30 bits of the number and an end of at most 2^34 units.
-const END_BITS: u32 = 34;
+/// Records end at multiples of these bytes.
+const UNIT: u64 = 8;
+/// A mark holds the low 29 bits of the number and an end of at most 2^35 units.
+const END_BITS: u32 = 35;
 const END_MASK: u64 = (1 << END_BITS) - 1;
 const NUMBER_MASK: u64 = u64::MAX >> END_BITS;
 
@@ -38,7 +38,7 @@ pub(crate) struct Settle {
 }
 
 fn pack(number: u64, end: u64) -> u64 {
-    (number << END_BITS) | (end / RECORD_ALIGN as u64)
+    (number << END_BITS) | (end / UNIT)
 }
 
 impl Settle {
@@ -68,7 +68,7 @@ impl Settle {
 
     /// Returns the position before which everything has been written.
     pub(crate) fn written(&self) -> u64 {
-        (self.walk() & END_MASK) * RECORD_ALIGN as u64
+        (self.walk() & END_MASK) * UNIT
     }
 
     /// Numbers the next record and returns the position before which everything has been written.
@@ -87,7 +87,7 @@ impl Settle {
         if !ticket.tracked {
             self.overrun.store(true, Ordering::Relaxed);
         }
-        (ticket, (head & END_MASK) * RECORD_ALIGN as u64)
+        (ticket, (head & END_MASK) * UNIT)
     }
 
     /// Returns whether every record so far is tracked, so that `written` gets past all of them.

@@ -2,6 +2,7 @@
 
 mod crash;
 mod gather;
+mod list;
 mod salvage;
 mod seal;
 

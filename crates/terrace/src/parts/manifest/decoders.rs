@@ -104,6 +104,10 @@ fn changes(owners: Owners) -> Vec<Change> {
             id: 2,
             place: LogPlace::File,
         },
+        Change::LogCreated {
+            id: 10,
+            place: LogPlace::List(span(1 << 18)),
+        },
         Change::LogEnded { id: 2, end: 64000 },
         Change::LogRetired { id: 1 },
         Change::LastSeq { seq: 77 },

@@ -17,8 +17,20 @@ use crate::parts::manifest::item::{self, Item, Owner, Owners, put_numbers};
 pub(crate) enum LogPlace {
     /// In an extent of the pool.
     Pool(Span),
+    /// In an extent of the pool, as a list that is its own log.
+    List(Span),
     /// In a file named after the log's id.
     File,
+}
+
+impl LogPlace {
+    /// Returns the extent, if it is in the pool.
+    pub(crate) fn span(&self) -> Option<Span> {
+        match self {
+            LogPlace::Pool(span) | LogPlace::List(span) => Some(*span),
+            LogPlace::File => None,
+        }
+    }
 }
 
 /// The bytes written in the database's lifetime, up to the edit that records them.
@@ -128,6 +140,7 @@ mod tag {
     pub(super) const CREATED: u8 = 11;
     pub(super) const TOTALS: u8 = 12;
     pub(super) const TIME: u8 = 13;
+    pub(super) const LOG_IS_LIST: u8 = 14;
 }
 
 fn put(out: &mut Vec<u8>, tag: u8, numbers: &[u64]) {
@@ -177,7 +190,7 @@ impl Change {
     /// Returns whether the change is about something in the pool.
     pub(crate) fn is_of_pool(&self) -> bool {
         match self {
-            Change::LogCreated { place, .. } => matches!(place, LogPlace::Pool(_)),
+            Change::LogCreated { place, .. } => place.span().is_some(),
             // A log in a pool ends and is retired only if the pool survives the process.
             _ => self.owner().is_some_and(|owner| owner.in_pool),
         }
@@ -191,6 +204,12 @@ impl Change {
                 place: LogPlace::Pool(span),
             } => {
                 put(out, tag::LOG_IN_POOL, &[*id, span.off, span.len]);
+            }
+            Change::LogCreated {
+                id,
+                place: LogPlace::List(span),
+            } => {
+                put(out, tag::LOG_IS_LIST, &[*id, span.off, span.len]);
             }
             Change::LogCreated {
                 id,
@@ -225,6 +244,10 @@ impl Change {
             tag::LOG_IN_POOL => Change::LogCreated {
                 id: item::id(r)?,
                 place: LogPlace::Pool(item::span(r)?),
+            },
+            tag::LOG_IS_LIST => Change::LogCreated {
+                id: item::id(r)?,
+                place: LogPlace::List(item::span(r)?),
             },
             tag::LOG_IN_FILE => Change::LogCreated {
                 id: item::id(r)?,

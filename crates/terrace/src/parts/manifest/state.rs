@@ -160,10 +160,7 @@ impl State {
 
     /// Returns every extent in use, for recovery to adopt.
     pub(crate) fn spans(&self) -> Vec<Span> {
-        let logs = self.logs.values().filter_map(|log| match log.place {
-            LogPlace::Pool(span) => Some(span),
-            LogPlace::File => None,
-        });
+        let logs = self.logs.values().filter_map(|log| log.place.span());
         let items = self.all_items().flat_map(|item| item.spans());
         logs.chain(items).collect()
     }

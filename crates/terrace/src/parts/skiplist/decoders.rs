@@ -117,6 +117,7 @@ fn seed() -> Vec<u8> {
             key,
             value,
             value_crc: codec::checksum(value),
+            more: false,
         };
         let Some(mut claim) = bump.claim(node.bytes(), 8) else {
             break;

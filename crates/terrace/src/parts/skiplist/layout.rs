@@ -8,11 +8,15 @@
 //! |         4 |    4 | keyspace  | first part of the sort key                               |
 //! |         8 |    8 | seq, kind | sequence number << 8, entry kind in the low byte         |
 //! |        16 |    8 | hash      | of keyspace and key, for filters; see `types::key_hash`  |
-//! |        24 |    4 | key size  | bytes in the low 24 bits, tower height in the high 8     |
+//! |        24 |    4 | key size  | bytes in the low 24 bits, tower height in the 7 above    |
+//! |           |      |           | them; the highest bit: `more`                            |
 //! |        28 |    4 | value size | bytes                                                   |
 //! |        32 |  8*h | links     | pool offsets of the next node at each level, 0 at the end |
 //! |    32+8*h |    k | key       |                                                          |
 //! |  32+8*h+k |    v | value     | then zero to 7 bytes of padding, contents undefined      |
+//!
+//! `more` is set if the next node in storage order belongs to the same batch. It means something
+//! only in a list that is its own log (`parts/log/list.rs`).
 //!
 //! Bit 0 of link 0 marks a node dead: superseded or deleted in the repository, to be skipped when a
 //! list is rebuilt from its nodes. A list's head is a node of kind 0 and the maximum height,
@@ -51,6 +55,8 @@ pub(crate) const TABLE_NODES_AT: usize = TABLE_HEADER_BYTES + HEAD_BYTES;
 pub(crate) const LEFT_OUT_AT: usize = 16;
 /// The mask of the key size, which is the longest key that the format can hold.
 const KEY_SIZE_MASK: u32 = (1 << 24) - 1;
+/// The bit of the key size that is `more`.
+const MORE: u32 = 1 << 31;
 
 const TABLE_MAGIC: [u8; 4] = *b"TTBL";
 const TABLE_VERSION: u32 = 1;
@@ -59,6 +65,7 @@ const _: () = assert!(
     HEADER_BYTES == 32,
     "four words, one line with link 0 and a 16-byte key"
 );
+const _: () = assert!(HEIGHT_MAX < 1 << 7, "heights fit below `more`");
 const _: () = assert!(TABLE_NODES_AT.is_multiple_of(8), "nodes are 8-aligned");
 const _: () = assert!(
     crate::types::KEY_BYTES_MAX <= KEY_SIZE_MASK as usize,
@@ -76,6 +83,7 @@ pub(crate) struct Header {
     pub(crate) key_len: u32,
     pub(crate) height: u8,
     pub(crate) value_len: u32,
+    pub(crate) more: bool,
 }
 
 impl Header {
@@ -85,7 +93,8 @@ impl Header {
         bytes[4..8].copy_from_slice(&self.keyspace.to_le_bytes());
         bytes[8..16].copy_from_slice(&((self.seq << 8) | u64::from(self.kind)).to_le_bytes());
         bytes[16..24].copy_from_slice(&self.hash.to_le_bytes());
-        let sizes = (self.key_len & KEY_SIZE_MASK) | (u32::from(self.height) << 24);
+        let more = if self.more { MORE } else { 0 };
+        let sizes = (self.key_len & KEY_SIZE_MASK) | (u32::from(self.height) << 24) | more;
         bytes[24..28].copy_from_slice(&sizes.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.value_len.to_le_bytes());
         let checksum = checksum(&bytes, key, value_crc);
@@ -109,8 +118,9 @@ impl Header {
             kind: w1 as u8,
             hash: w2,
             key_len: (w3 as u32) & KEY_SIZE_MASK,
-            height: (w3 as u32 >> 24) as u8,
+            height: ((w3 as u32 & !MORE) >> 24) as u8,
             value_len: (w3 >> 32) as u32,
+            more: w3 as u32 & MORE != 0,
         }
     }
 

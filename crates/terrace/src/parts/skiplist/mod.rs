@@ -60,7 +60,7 @@ impl SkipList {
     /// Lets searches start from `search hints`, which must serve no other list. The list must be
     /// empty.
     pub(crate) fn with_search_hints(mut self, mut search_hints: SearchHints) -> SkipList {
-        search_hints.reset(self.region.origin());
+        search_hints.reset(self.head);
         self.search_hints = Some(Arc::new(search_hints));
         self
     }

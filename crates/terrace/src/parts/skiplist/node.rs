@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace_media::{Claim, Region};
+use terrace_media::{Claim, Purpose, Region};
 
 use super::layout::{self, HEADER_BYTES, HEIGHT_MAX, Header, LINK_OFFSET};
 use crate::canary::{self, Canary};
@@ -12,6 +12,10 @@ use crate::parts::codec::{self, DecodeError};
 use crate::parts::expiry::{Value, layout as expiring};
 use crate::parts::key::{Target, compare_keys};
 use crate::types::{EntryKind, SeqNo};
+
+/// Values from so many bytes on are worth a copy past the caches: the rest of a node is read again
+/// by later writers.
+const STREAMED_MIN: usize = 1 << 10;
 
 /// The contents of a node to be written.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +28,8 @@ pub(crate) struct NewNode<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) value_crc: u32,
+    /// Whether the next node in storage order belongs to the same batch.
+    pub(crate) more: bool,
 }
 
 impl NewNode<'_> {
@@ -43,19 +49,46 @@ impl NewNode<'_> {
             key_len: self.key.len() as u32,
             height: self.height,
             value_len: self.value.len() as u32,
+            more: self.more,
         }
         .encode(self.key, self.value_crc)
     }
 
     /// Writes the node at byte `at` of `claim`, with all links zero.
     pub(crate) fn write<R: Borrow<Region>>(&self, claim: &mut Claim<R>, at: usize) {
+        let value_at = self.write_key(claim, at);
+        claim.write(value_at, self.value);
+    }
+
+    /// As `write`, so that the node is durable after the next fence of this thread. Long values
+    /// bypass the caches; until the fence, other threads may read all but the value.
+    pub(crate) fn write_flushed<R: Borrow<Region>>(
+        &self,
+        claim: &mut Claim<R>,
+        at: usize,
+        purpose: Purpose,
+    ) {
+        let value_at = self.write_key(claim, at);
+        let mut flushed = self.bytes();
+        if self.value.len() < STREAMED_MIN {
+            claim.write(value_at, self.value);
+        } else {
+            claim.write_streaming(value_at, self.value, purpose);
+            flushed = value_at - at;
+        }
+        let off = claim.off() + at as u64;
+        claim.region().flush(off, flushed, purpose);
+    }
+
+    /// Writes all but the value, whose place it returns.
+    fn write_key<R: Borrow<Region>>(&self, claim: &mut Claim<R>, at: usize) -> usize {
         claim.write(at, &self.header());
         for level in 0..usize::from(self.height) {
             claim.store(at + HEADER_BYTES + 8 * level, 0);
         }
         let key_at = at + HEADER_BYTES + 8 * usize::from(self.height);
         claim.write(key_at, self.key);
-        claim.write(key_at + self.key.len(), self.value);
+        key_at + self.key.len()
     }
 }
 
@@ -70,6 +103,7 @@ pub(crate) fn head_bytes() -> [u8; layout::HEAD_BYTES] {
         key_len: 0,
         height: HEIGHT_MAX as u8,
         value_len: 0,
+        more: false,
     };
     let mut bytes = [0u8; layout::HEAD_BYTES];
     bytes[..HEADER_BYTES].copy_from_slice(&header.encode(&[], 0));

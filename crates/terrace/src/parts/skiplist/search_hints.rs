@@ -134,7 +134,7 @@ impl SearchHints {
         (chunks * chunk + words * size_of::<u64>()) as u64
     }
 
-    /// Clears the search hints for use with a list whose offsets begin at `origin`.
+    /// Clears the search hints for use with a list whose nodes are behind `origin`.
     pub(crate) fn reset(&mut self, origin: u64) {
         *self.root.get_mut() = 0;
         self.origin = origin;

@@ -18,7 +18,7 @@ use super::layout::{
 };
 use super::node::{NewNode, head_bytes, height_for, link_at};
 use super::search_hints::SearchHints;
-use super::walk::{Walk, is_dead, relink_sorted};
+use super::walk::{self, Walk, is_dead, keep_only, relink_sorted};
 use super::{Node, SkipList};
 use crate::parts::key::Target;
 use crate::parts::latch::Latch;
@@ -101,6 +101,7 @@ impl Sample {
             key: &entry.key,
             value: &entry.value,
             value_crc: crc32c::crc32c(&entry.value),
+            more: false,
         };
         let mut claim = self.bump.claim(node.bytes(), 8).unwrap();
         node.write(&mut claim, 0);
@@ -298,6 +299,78 @@ fn rebuilt_lists_are_whole() {
         assert_eq!(sample.checked(), expected);
         for (_, off) in kept {
             assert!(!is_dead(&region, off).unwrap());
+        }
+    }
+}
+
+/// Nodes are sorted by their keys and numbers, whatever their links are.
+#[test]
+fn sorting_needs_no_links() {
+    let mut rng = fastrand::Rng::with_seed(41);
+    for lean in [false, true] {
+        let sample = Sample::new(16 << 20);
+        let seqs = AtomicU64::new(1);
+        let mut entries = awkward_entries(&mut rng, 500, &seqs);
+        let mut offs: Vec<u64> = entries.iter().map(|entry| sample.write(entry, 1)).collect();
+        entries.sort();
+        let region = sample.list.region();
+        walk::sort(region, &mut offs, lean).unwrap();
+        let sorted = offs
+            .iter()
+            .map(|&off| Entry::of(&sample.list.node(off).unwrap()));
+        assert!(sorted.eq(entries.iter().cloned()), "{lean}");
+        // The same version twice.
+        offs.push(sample.write(&entries[250], 1));
+        let same = walk::sort(region, &mut offs, lean).unwrap_err();
+        assert_eq!(same.expected, "the only node of its version");
+    }
+}
+
+/// After a kill the links of the first nodes are whole, and those of others are in any state: the
+/// first stay, all others leave. A node that lacks a link on any of its levels is noticed.
+#[test]
+fn only_whole_towers_are_kept() {
+    let mut rng = fastrand::Rng::with_seed(42);
+    for turn in 0..60 {
+        let sample = Sample::new(16 << 20);
+        let list = &sample.list;
+        let seqs = AtomicU64::new(1);
+        let count = rng.usize(..80);
+        let mut entries = awkward_entries(&mut rng, 80, &seqs);
+        let mut first: Vec<u64> = entries[..count].iter().map(|e| sample.insert(e)).collect();
+        for entry in &entries[count..] {
+            // Linked on some levels from the lowest up, or on none.
+            let height = height_for(key_hash(entry.keyspace, &entry.key), entry.seq.0);
+            let off = sample.write(entry, height);
+            match rng.u8(..=height) {
+                0 => {}
+                linked => list.insert(off, linked, &entry.target()).unwrap(),
+            }
+        }
+        assert!(
+            keep_only(list.region(), list.head(), &first).unwrap(),
+            "{turn}"
+        );
+        entries.truncate(count);
+        entries.sort();
+        assert_eq!(sample.checked(), entries, "{turn}");
+        if let Some(lost) = first.pop() {
+            // It is linked on all levels, but so is one more.
+            assert!(!first.is_empty() || count == 1);
+            let node = list.node(lost).unwrap();
+            let level = rng.usize(..usize::from(node.header.height));
+            let before = match list.seek_before(&node.target(), level).unwrap() {
+                0 => list.head(),
+                off => off,
+            };
+            let after = list.next(lost, level).unwrap();
+            let word = list.region().word(link_at(before, level)).unwrap();
+            word.store(after, Ordering::Relaxed);
+            first.push(lost);
+            assert!(
+                !keep_only(list.region(), list.head(), &first).unwrap(),
+                "{turn}"
+            );
         }
     }
 }

@@ -6,9 +6,15 @@
 use terrace_media::Region;
 
 use super::layout::{HEIGHT_MAX, LINK_DEAD};
-use super::node::{Node, link_word};
+use super::node::{Node, link_word, next};
 use crate::parts::codec::DecodeError;
+use crate::parts::key::key_front;
+use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
+
+/// BOUND: more nodes than a list can have between two that are kept, in what is written behind a
+/// mark and in flight; a batch has at most 1 GiB.
+const OTHERS_MAX: u32 = 1 << 25;
 
 /// The nodes of one byte range, in the order in which they were written.
 pub(crate) struct Walk<'a> {
@@ -58,6 +64,91 @@ impl<'a> Walk<'a> {
 /// Returns whether the node at `off` is marked dead.
 pub(crate) fn is_dead(region: &Region, off: u64) -> Result<bool, DecodeError> {
     Ok(link_word(region, off, 0)?.load(Ordering::Acquire) & LINK_DEAD != 0)
+}
+
+/// Sorts nodes in the order of a list. Fails if two of them are the same version of a key.
+///
+/// `lean`: without memory for the beginnings of keys, which save most cache misses.
+pub(crate) fn sort(region: &Region, nodes: &mut [u64], lean: bool) -> Result<(), DecodeError> {
+    let mut problem = None;
+    let mut compare = |a: u64, b: u64| {
+        let compared = Node::read(region, a)
+            .and_then(|node| Ok(node.compare(&Node::read(region, b)?.target())));
+        compared.unwrap_or_else(|e| {
+            problem = Some(e);
+            Order::Equal
+        })
+    };
+    if lean {
+        nodes.sort_by(|&a, &b| compare(a, b));
+    } else {
+        let front = |&off: &u64| {
+            let node = Node::read(region, off)?;
+            Ok((node.header.keyspace, key_front(node.key), off))
+        };
+        let fronts = nodes.iter().map(front);
+        let mut fronts: Vec<(u32, u64, u64)> = fronts.collect::<Result<_, DecodeError>>()?;
+        fronts.sort_by(|a, b| {
+            let by_front = (a.0, a.1).cmp(&(b.0, b.1));
+            by_front.then_with(|| compare(a.2, b.2))
+        });
+        for (node, (.., off)) in nodes.iter_mut().zip(fronts) {
+            *node = off;
+        }
+    }
+    if let Some(problem) = problem {
+        return Err(problem);
+    }
+    for pair in nodes.windows(2) {
+        let (node, next) = (Node::read(region, pair[0])?, Node::read(region, pair[1])?);
+        if node.compare(&next.target()).is_eq() {
+            let found = format!("another at {:#x}", next.off);
+            let expected = "the only node of its version";
+            return Err(DecodeError::new(
+                "node of a table",
+                node.off,
+                expected,
+                found,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Takes all nodes but `kept`, which are in storage order before all others, out of the list with
+/// the head node `head`. Returns false, with the links in any state, if it does not have each of
+/// `kept` on each of its levels.
+///
+/// For lists whose links were made by a process that was killed. No other thread may use the list.
+pub(crate) fn keep_only(region: &Region, head: u64, kept: &[u64]) -> Result<bool, DecodeError> {
+    let mut expected = [0; HEIGHT_MAX];
+    for &off in kept {
+        let height = usize::from(Node::read(region, off)?.header.height);
+        for count in expected.iter_mut().take(height) {
+            *count += 1;
+        }
+    }
+    let is_kept = |off: u64| kept.last().is_some_and(|last| off <= *last);
+    for (level, expected) in expected.into_iter().enumerate() {
+        let (mut last, mut count) = (head, 0);
+        let mut at = next(region, head, level)?;
+        // BOUND: links in a cycle exceed the count of those that are kept, or never lead to one.
+        let mut others = 0;
+        while at != 0 && count <= expected && others <= OTHERS_MAX {
+            if is_kept(at) {
+                link_word(region, last, level)?.store(at, Ordering::Release);
+                (last, count, others) = (at, count + 1, 0);
+            } else {
+                others += 1;
+            }
+            at = next(region, at, level)?;
+        }
+        link_word(region, last, level)?.store(0, Ordering::Release);
+        if at != 0 || count != expected {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Relinks the sorted `nodes` after `head` and clears all dead flags.

@@ -243,6 +243,7 @@ impl DrainJob {
                     key: entry.key,
                     value,
                     value_crc: codec::checksum(value),
+                    more: false,
                 };
                 size = node.bytes();
                 let links = fingers.links(node.height);

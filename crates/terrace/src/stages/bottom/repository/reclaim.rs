@@ -225,6 +225,7 @@ impl Reclaim {
             key: node.key,
             value,
             value_crc,
+            more: false,
         };
         let height = usize::from(copy.height);
         let mut links = Vec::with_capacity(height);
@@ -463,6 +464,7 @@ mod tests {
             key,
             value: &value,
             value_crc: codec::checksum(&value),
+            more: false,
         };
         let links = fingers.links(node.height);
         let off = relinker

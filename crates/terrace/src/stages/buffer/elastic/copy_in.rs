@@ -1,5 +1,5 @@
 //! The flush: a sealed memtable becomes a table by one copy of its bytes (MioDB, 4.2), or without a
-//! copy if the pool is memory and the memtable is in its extent.
+//! copy if the memtable is in its extent: if the pool is memory, or as a list that is its own log.
 //!
 //! The copy streams past the caches, and each piece is fenced. Links need no change, since they are
 //! pool offsets from the moment a node is written. The filter is built from the hashes in the
@@ -80,6 +80,12 @@ impl CopyIn {
             // does not order the stores of other threads. Reversed, the edit could name a table
             // with pieces missing.
             list.extent.region().fence(Purpose::Flush);
+        } else if self.shared.pool_outlives() {
+            // PERSIST: the links of a list that was its own log, before the edit that makes it a
+            // table. Reversed, a power loss could leave a table with links from before.
+            // CRASH: it is still its log, and recovery links all nodes anew.
+            let region = list.extent.region();
+            failpoint!(LinksUnflushed skips region.persist(at, len, Purpose::Flush));
         }
         self.copied += len as u64;
         if let Some(filter) = &mut self.filter {
@@ -132,12 +138,18 @@ impl CopyIn {
         let mut logs = take(&mut sealed.logs);
         failpoint!(LogRetired => self.shared.manifest.commit(Edit { changes: retired(&take(&mut logs)).collect() })?);
         let head = list.extent.off() + TABLE_HEADER_BYTES as u64;
+        let mut span = list.extent.span();
+        if outlives && list.in_place {
+            // The rest is not needed, with the marks at its end.
+            let granule = self.shared.pool.usage().granule;
+            span.len = sealed.bytes.next_multiple_of(granule).min(span.len);
+        }
         let meta = TableMeta {
             id: sealed.id,
             level: 0,
             head,
             extents: vec![TableExtent {
-                span: list.extent.span(),
+                span,
                 used: sealed.bytes,
             }],
             filter: filter.as_ref().map(|f| f.span()),
@@ -177,10 +189,13 @@ impl CopyIn {
             inner,
         ));
         let tables = Arc::clone(&self.tables);
+        let extent = list.extent;
         let forget = sealed.forget;
         Ok(Completion {
             edit: Edit { changes },
             apply: Box::new(move || {
+                // PERSIST: the edit, which names no more of the extent, before that is free.
+                extent.shorten(span.len);
                 tables.insert(table);
                 forget();
             }),

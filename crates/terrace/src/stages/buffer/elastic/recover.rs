@@ -249,25 +249,7 @@ fn rebuild_links(table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
         }
         nodes = kept;
     }
-    let mut problem = None;
-    nodes.sort_by(|&a, &b| match (table.list.node(a), table.list.node(b)) {
-        (Ok(a), Ok(b)) => a.compare(&b.target()),
-        (Err(e), _) | (_, Err(e)) => {
-            problem = Some(e);
-            std::cmp::Ordering::Equal
-        }
-    });
-    if let Some(problem) = problem {
-        return Err(problem.into());
-    }
-    for pair in nodes.windows(2) {
-        let (node, next) = (table.list.node(pair[0])?, table.list.node(pair[1])?);
-        if node.compare(&next.target()).is_eq() {
-            let found = format!("another at {:#x}", pair[1]);
-            let expected = "the only node of its version";
-            return Err(DecodeError::new("node of a table", pair[0], expected, found).into());
-        }
-    }
+    walk::sort(&region, &mut nodes, true)?;
     // The rebuilt list has superseded nodes that merges had unlinked, so its count may be larger
     // than the manifest's.
     table.inner.lock().entries = nodes.len() as u64;

@@ -1,11 +1,17 @@
-//! Finding the nodes of the buffer's tables in a damaged pool.
+//! Finding the nodes of the buffer's tables, and of lists that are their own logs, in a damaged
+//! pool.
 
 use std::collections::BTreeSet;
 
+use terrace_media::Span;
+
 use super::layout::{TABLE, TableMeta};
-use crate::parts::manifest::State;
+use crate::parts::codec::DecodeError;
+use crate::parts::log::replay_list;
+use crate::parts::manifest::{LogPlace, State};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
 use crate::stages::salvage::{Area, DamagedPool, Found, Salvage, Unnamed};
+use crate::types::SEQ_MAX;
 
 /// The name of the buffer in the report of a repair.
 const NAME: &str = "buffer";
@@ -15,6 +21,30 @@ pub(crate) static SALVAGE: Salvage = Salvage {
     identify: |head, off| Some((decode_table_header(head, off).ok()?, None)),
     find,
 };
+
+/// Returns the nodes of a list that is its own log.
+fn list_area(pool: &mut dyn DamagedPool, id: u64, span: Span, end: Option<u64>) -> Area {
+    let mut first = 0;
+    let bytes = pool.bytes(span.off, span.len).unwrap_or_default();
+    let walked = replay_list(bytes, span.off, (id, end), &mut |_, node| {
+        if first == 0 {
+            first = node.header.seq;
+        }
+        Ok::<(), DecodeError>(())
+    });
+    let (until, problem) = match walked {
+        Ok(found) => (found.bytes, None),
+        Err(e) => (end.unwrap_or(span.len), Some(e.to_string())),
+    };
+    Area {
+        head: Some(span.off + TABLE_HEADER_BYTES as u64),
+        open_end: problem.is_some(),
+        // An earlier use of the space has left nodes with lower ones.
+        seqs: Some((first, SEQ_MAX)),
+        problem,
+        ..Area::new(NAME, id, span).entries(TABLE_NODES_AT as u64, until)
+    }
+}
 
 fn find(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Found {
     let mut areas = Vec::new();
@@ -34,6 +64,11 @@ fn find(state: &State, unnamed: &[Unnamed], pool: &mut dyn DamagedPool) -> Found
             });
         }
     }
+    let lists = state.logs.iter().filter_map(|(&id, log)| match log.place {
+        LogPlace::List(span) => Some(list_area(pool, id, span, log.end)),
+        LogPlace::Pool(_) | LogPlace::File => None,
+    });
+    areas.extend(lists);
     areas.extend(unnamed.iter().map(|found| Area {
         head: Some(found.span.off + TABLE_HEADER_BYTES as u64),
         open_end: true,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use terrace_media::{Extent, Purpose};
 
 use super::in_log::Values;
+use super::memtable::Home;
 use super::memtable::{Arenas, Memtable};
 use super::spare::Size;
 use super::{WalMemtable, append_failed};
@@ -67,7 +68,7 @@ impl Apart {
         let nodes = bytes.nodes + Memtable::index_bytes(&self.values, bytes.entries);
         let (anchor, values) = (Arc::clone(anchor), self.values.clone());
         // It may be refused, so it comes before anything durable.
-        let mut memtable = Memtable::new(id, anchor, nodes, &self.arenas, false, values)?;
+        let mut memtable = Memtable::new(id, anchor, nodes, &self.arenas, Home::Arena, values)?;
         memtable.logs.push(id);
         // PERSIST: the id is used up before a record has it (L2). Reversed, a crash before the edit
         // that names the log could leave a record which a later log with this id takes for its own.

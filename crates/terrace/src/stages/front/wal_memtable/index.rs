@@ -59,6 +59,12 @@ impl Index {
         }))
     }
 
+    /// Opens the list at the beginning of an extent, whose header and head are written.
+    pub(super) fn existing_list(extent: &Extent) -> Index {
+        let head = extent.off() + TABLE_HEADER_BYTES as u64;
+        Index::List(SkipList::new(extent.region().clone(), head))
+    }
+
     /// Creates an empty tree.
     pub(super) fn tree(bump: &Bump) -> Result<Index> {
         let tree = Tree::new(bump)?.ok_or_else(|| holds_nothing(bump))?;

@@ -3,24 +3,27 @@
 //! Nodes and links of a skip list have the layout that they will have in the pool. The arena's
 //! offsets are those of the pool extent that the memtable got when it was made, so the
 //! links between nodes are pool offsets from the start and a flush copies bytes. If the pool is
-//! memory itself, the extent is the arena, and a flush copies nothing.
+//! memory itself, the extent is the arena, and a flush copies nothing. Nor does that of a list that
+//! is its own log: it is in its extent in the pool, and its writers make its nodes durable.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrace_media::{Arena, Bump, Claim, Extent, Pool, Region};
+use terrace_media::{Arena, Bump, Claim, Extent, Pool, Purpose, Region};
 
 use super::in_log::{self, Values, logged_bytes};
 use super::index::{Approach, Index};
+use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
 use crate::parts::batch::Batch;
 use crate::parts::iter::Cursor;
 use crate::parts::key::{Place, Target};
-use crate::parts::log::{Log, LogEntry};
+use crate::parts::log::{ListLog, Log, LogEntry};
 use crate::parts::memory::{Lease, Memory as Budget, OutOfBudget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
+use crate::parts::skiplist::NewNode;
 use crate::parts::skiplist::search_hints::SearchHints;
 use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
 use crate::types::{EntryKind, SeqNo, key_hash};
@@ -30,6 +33,17 @@ const ARENAS_KEPT: usize = 8;
 
 /// Arenas come in whole pages.
 const PAGE: u64 = 4096;
+
+/// Where the nodes of a memtable are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In an arena, to be copied.
+    Arena,
+    /// In their extent, in a pool that is memory.
+    Extent,
+    /// In their extent, which is their log as well.
+    List,
+}
 
 /// The DRAM of a memtable.
 struct Memory {
@@ -82,7 +96,9 @@ impl Arenas {
         let mut arenas = self.idle.lock();
         // Not larger either: the memtable must not outgrow its extent.
         let fits = |m: &Memory| match &m.arena {
-            Some(arena) => arena.is_idle() && (bytes..bytes + PAGE).contains(&arena.len()),
+            Some(arena) => {
+                !in_place && arena.is_idle() && (bytes..bytes + PAGE).contains(&arena.len())
+            }
             None => in_place && m.bytes == bytes,
         };
         if let Some(at) = arenas.iter().position(fits) {
@@ -153,6 +169,16 @@ impl Arenas {
 }
 
 impl Memory {
+    /// Returns that of a memtable that is in its extent and takes no entries.
+    fn none() -> Memory {
+        Memory {
+            arena: None,
+            search_hints: None,
+            bytes: 0,
+            lease: None,
+        }
+    }
+
     /// Returns whether it is no longer in use.
     fn is_idle(&self) -> bool {
         self.arena.as_ref().is_none_or(Arena::is_idle)
@@ -193,6 +219,7 @@ pub(super) struct Memtable {
     /// Keys written into ranges that were deleted in this memtable.
     pub(super) late: Arc<LateKeys>,
     pub(super) admits: Admits,
+    pub(super) home: Home,
     /// Whether some versions that readers may still look for are left out: a read of the newest one
     /// must see that there is a newer one.
     pub(super) is_rewritten: bool,
@@ -235,35 +262,70 @@ impl Memtable {
         }
     }
 
-    /// Creates an empty memtable that will be flushed to `extent`; `in_place`: it is in the extent
-    /// from the start.
+    /// Creates an empty memtable that will be flushed to `extent`, or is in it from the start.
     pub(super) fn new(
         id: u64,
         extent: Arc<Extent>,
         capacity: u64,
         arenas: &Arc<Arenas>,
-        in_place: bool,
+        home: Home,
         values: Values,
     ) -> Result<Memtable> {
-        let Memory {
-            mut arena,
-            search_hints,
-            bytes,
-            lease,
-        } = arenas.take(capacity, in_place, !values.in_tree())?;
-        let bump = match &mut arena {
-            Some(arena) => arena.bump(extent.off()),
-            None => extent.bump_from(0),
+        let mut memory = arenas.take(capacity, home != Home::Arena, !values.in_tree())?;
+        let bump = match (&mut memory.arena, home) {
+            (Some(arena), _) => arena.bump(extent.off()),
+            (None, Home::List) => extent.bump_within(0, ListLog::capacity(&extent)),
+            (None, _) => extent.bump_from(0),
         };
         let index = match values.in_tree() {
             true => Index::tree(&bump)?,
-            false => Index::list(&bump, extent.off(), id, search_hints)?,
+            false => Index::list(&bump, extent.off(), id, memory.search_hints.take())?,
         };
-        Ok(Memtable {
+        Ok(Memtable::of(
+            id,
+            extent,
+            (bump, index, home),
+            memory,
+            arenas,
+            values,
+        ))
+    }
+
+    /// Opens the list in `extent` that takes its first `used` bytes, and takes no more entries.
+    /// Its links are to be made.
+    pub(super) fn of_list(
+        id: u64,
+        extent: Arc<Extent>,
+        used: u64,
+        arenas: &Arc<Arenas>,
+    ) -> Memtable {
+        let bump = extent.bump_from(used);
+        let index = Index::existing_list(&extent);
+        let memory = Memory::none();
+        let parts = (bump, index, Home::List);
+        Memtable::of(id, extent, parts, memory, arenas, Values::InNodes)
+    }
+
+    fn of(
+        id: u64,
+        extent: Arc<Extent>,
+        (bump, index, home): (Bump, Index, Home),
+        memory: Memory,
+        arenas: &Arc<Arenas>,
+        values: Values,
+    ) -> Memtable {
+        let Memory {
+            arena,
+            bytes,
+            lease,
+            search_hints: _,
+        } = memory;
+        Memtable {
             id,
             index,
             bump,
             extent,
+            home,
             log: None,
             log_bytes_max: 0,
             values,
@@ -286,12 +348,18 @@ impl Memtable {
             bytes,
             lease,
             arenas: Arc::clone(arenas),
-        })
+        }
     }
 
     /// Returns whether it is in its extent, so that a flush copies nothing.
     pub(super) fn is_in_place(&self) -> bool {
-        self.arena.lock().is_none()
+        self.home != Home::Arena
+    }
+
+    /// Returns whether it is its own log.
+    #[inline]
+    pub(super) fn is_list(&self) -> bool {
+        self.home == Home::List
     }
 
     /// Returns the bytes with which a memtable is sure to take `batch`.
@@ -431,7 +499,8 @@ impl Memtable {
         self.index.approach(&Target { keyspace, key, seq })
     }
 
-    /// Writes and links one entry into `claim` at `at`; returns the bytes it took.
+    /// Writes and links one entry into `claim` at `at`; returns the bytes it took. `more`: the next
+    /// entry belongs to the same batch.
     #[inline]
     pub(super) fn insert<R: Borrow<Region>>(
         &self,
@@ -439,17 +508,24 @@ impl Memtable {
         claim: &mut Claim<R>,
         at: usize,
         (entry, logged_at): (&LogEntry<'_>, Option<u64>),
-        (hash, seq): (u64, SeqNo),
+        (hash, seq, more): (u64, SeqNo, bool),
     ) -> Result<usize> {
         let prepared = self.values.entry(entry, logged_at);
-        let node = prepared.node(hash, seq);
+        let node = NewNode {
+            more: more && self.is_list() && !canary::breaks(Canary::ListBatch),
+            ..prepared.node(hash, seq)
+        };
         let target = Target {
             keyspace: entry.keyspace,
             key: entry.key,
             seq,
         };
         self.index.insert(approach, &target, || {
-            node.write(claim, at);
+            match self.is_list() {
+                // The search for its links overlaps with this; the log waits for it.
+                true => node.write_flushed(claim, at, Purpose::Log),
+                false => node.write(claim, at),
+            }
             (claim.off() + at as u64, node.height)
         })?;
         if self.late.any() {

@@ -41,6 +41,7 @@ use crate::canary::{self, Canary, failpoint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, OpCounter};
 use crate::parts::batch::Batch;
+use crate::parts::manifest::{Change, Edit};
 use crate::parts::sequence::Reservation;
 use crate::stages::{
     Deletes, Form, Front, FrontShape, Job, ListImage, Pending, Replay, Rotated, Sealed, Shared,
@@ -92,6 +93,9 @@ pub(crate) struct WalMemtable {
 pub(crate) enum FlushTo {
     /// Into the pool unchanged: each memtable has an extent from the start.
     Pool,
+    /// As `Pool`, and if that outlives the process, a memtable in DRAM is followed by one in the
+    /// pool that is its own log, and that by one in DRAM (NoveLSM, 4.3).
+    PoolInTurns,
     /// Entry by entry to a buffer. As in `Pool`, the log is needed for longer if the pool ends with
     /// the process.
     Buffer,
@@ -257,8 +261,6 @@ impl Front for WalMemtable {
     ) -> Result<Written<'_>> {
         let sequencer = &self.shared.sequencer;
         let count = batch.len() as u64;
-        // A log that is the table takes all entries.
-        let logged = durability != Durability::Volatile || self.in_log;
         let commit = self.commit.lock();
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::closed());
@@ -269,6 +271,8 @@ impl Front for WalMemtable {
             return Ok(Written::KeyspaceDropped);
         }
         let memtable = self.active.load();
+        // A log that is the table takes all entries.
+        let logged = durability != Durability::Volatile || self.in_log || memtable.is_list();
         let first = sequencer.last_taken() + 1;
         let bytes = memtable.node_bytes(batch, first, logged);
         let used = memtable.bump.used();
@@ -281,10 +285,13 @@ impl Front for WalMemtable {
         let log = memtable.log.as_deref().filter(|_| logged);
         let slot = match log {
             Some(log) => {
-                let payload_bytes = batch.payload.len_bytes();
+                let record = match memtable.is_list() {
+                    true => bytes,
+                    false => batch.payload.len_bytes(),
+                };
                 let slot = match durability {
-                    Durability::Volatile => log.reserve_gathered(payload_bytes),
-                    Durability::Buffered | Durability::Sync => log.reserve(payload_bytes),
+                    Durability::Volatile => log.reserve_gathered(record),
+                    Durability::Buffered | Durability::Sync => log.reserve(record),
                 };
                 match slot {
                     Some(slot) => Some(slot),
@@ -353,7 +360,8 @@ impl Front for WalMemtable {
                 .peek()
                 .map(|(seq, (e, _))| memtable.approach(e, *seq));
             let logged_at = logged_at.map(|payload| payload + entry.value_at);
-            at += memtable.insert(approach, &mut claim, at, (&entry, logged_at), (hash, seq))?;
+            let numbered = (hash, seq, next.is_some());
+            at += memtable.insert(approach, &mut claim, at, (&entry, logged_at), numbered)?;
         }
         if !ranges.is_empty() {
             let readable = self.shared.readable();
@@ -469,7 +477,7 @@ impl Front for WalMemtable {
         let form = match flush_to {
             FlushTo::Buffer | FlushTo::Bottom => Form::Entries,
             FlushTo::Tables => Form::Source(Arc::clone(&memtable) as Arc<dyn Source>),
-            FlushTo::Pool => Form::List(ListImage {
+            FlushTo::Pool | FlushTo::PoolInTurns => Form::List(ListImage {
                 region: memtable.bump.region().clone(),
                 extent: Arc::clone(&memtable.extent),
                 in_place: memtable.is_in_place(),
@@ -531,6 +539,20 @@ impl Front for WalMemtable {
             return Err(not_published());
         }
         self.sync(active.id)?;
+        let gives_up = || {
+            self.memtables()
+                .iter()
+                .any(|memtable| memtable.has_unlogged())
+        };
+        if self.flush_to == FlushTo::PoolInTurns && self.shared.pool_outlives() && gives_up() {
+            let seq = sequencer.last_taken();
+            // PERSIST: the numbers of entries that are given up, before the pool counts as closed.
+            // Reversed, the next opening would use them again, and copies of these entries in the
+            // pool would pass for those of a list (N2 of parts/log/list.rs).
+            self.shared
+                .manifest
+                .commit(Edit::of(Change::LastSeq { seq }))?;
+        }
         let _one = self.making.lock();
         let spare = self.spare.lock().take();
         for memtable in self.memtables().iter().chain(&spare) {
@@ -577,7 +599,8 @@ impl Front for WalMemtable {
         let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
         for memtable in sealed.chain([&shown.active]) {
             metrics.memtable_bytes += memtable.used_bytes();
-            metrics.log_bytes += memtable.log.as_ref().map_or(0, |log| log.bytes());
+            let log = memtable.log.as_ref().filter(|_| !memtable.is_list());
+            metrics.log_bytes += log.map_or(0, |log| log.bytes());
         }
     }
 }

@@ -36,7 +36,7 @@ struct Piece {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// The table's memory, and then its place in the pool.
+    /// The table's memory, then its place in the pool. A list that is its own log has only that.
     Table,
     /// The file of its log.
     Log,
@@ -63,8 +63,8 @@ impl Unfaulted {
         }
     }
 
-    /// Adds the memory of the memtable that a database opens with: opening does not wait for the
-    /// system to clear two hundred megabytes.
+    /// Adds the memory of the memtable that a database opens with, since opening does not wait for
+    /// the system to clear two hundred megabytes, or of a list, which is as large.
     pub(super) fn add_table(&self, memtable: &Arc<Memtable>) {
         self.add(memtable, Part::Table);
     }
@@ -139,6 +139,13 @@ impl Piece {
             Part::Log | Part::LogTable { .. } => memtable.log_bytes_max,
         };
         match self.part {
+            Part::Table if memtable.is_list() => {
+                self.done = self.done.max(memtable.bump.used());
+                if self.done >= end {
+                    return None;
+                }
+                pool.prefault_part(&memtable.extent, self.done, STEP_BYTES);
+            }
             Part::Table if self.done >= end => {
                 memtable.prefault_extents(pool);
                 return None;

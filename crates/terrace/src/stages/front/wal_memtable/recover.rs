@@ -3,7 +3,9 @@
 //! A crash can leave
 //!   - logs whose memtables had not been flushed: replayed, oldest first;
 //!   - a spare's log without records: retired;
-//!   - records after the first one that is not whole: their writers had not been answered.
+//!   - records after the first one that is not whole: their writers had not been answered;
+//!   - a list that is its own log, with nodes behind the first one that is not whole, and links in
+//!     any state: its nodes up to there are linked anew, in place.
 //!
 //! Nothing is appended to a replayed log. Its memtable is flushed like any other, and the edit that
 //! names the new place of its entries retires the log.
@@ -14,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_media::Prefault;
+use terrace_media::{Prefault, Shutdown};
 
 use super::files::LogFiles;
 use super::in_log::Values;
@@ -24,9 +26,32 @@ use super::replay::{FoundLog, FoundPlace, retire_empty};
 use super::spare::{Size, log_bytes, new_memtable};
 use super::{FlushTo, Shown, Tables, WalMemtable};
 use crate::error::{ErrorKind, Result};
-use crate::parts::manifest::{LogMeta, LogPlace, State};
+use crate::parts::manifest::{Change, Edit, LogMeta, LogPlace, State};
 use crate::parts::reserve::Row;
+use crate::parts::skiplist;
 use crate::stages::{Folder, Shared};
+use crate::types::SEQ_MAX;
+
+/// More numbers than an unclean end can leave unknown in addition to one for each node in the pool:
+/// an ingest takes 2^32 at once.
+const LOST_NUMBERS: u64 = 1 << 33;
+
+/// After an unclean end, lets numbers go on above all that may have been used. The pool may have
+/// nodes with numbers that nothing else knows any more: behind the end of a list, in the copy of a
+/// memtable, on pages that were not synced. With these numbers, they would be taken for entries of
+/// a list that has their space (N2 of parts/log/list.rs).
+fn skip_lost_numbers(shared: &Shared) -> Result<()> {
+    if !shared.pool_outlives() || shared.pool.shutdown() == Shutdown::Clean {
+        return Ok(());
+    }
+    let nodes = shared.pool.usage().limit / skiplist::layout::HEADER_BYTES as u64;
+    let seq = (shared.sequencer.last_taken() + LOST_NUMBERS + nodes).min(SEQ_MAX);
+    // PERSIST: the number, before a list is named that has a higher one. Reversed, a second crash
+    // would let numbers begin again where the first one did.
+    shared.manifest.commit(Edit::of(Change::LastSeq { seq }))?;
+    shared.sequencer.start_after(seq);
+    Ok(())
+}
 
 /// Finds the logs and creates the front; replay.rs replays them.
 pub(crate) fn recover(
@@ -53,9 +78,13 @@ pub(crate) fn recover(
         shared.skip_ids(id + 1);
         let place = match log.place {
             LogPlace::Pool(span) => FoundPlace::Pool(shared.pool.adopt(span)?),
+            LogPlace::List(span) => FoundPlace::List(shared.pool.adopt(span)?),
             LogPlace::File => FoundPlace::File,
         };
         found.push_back(FoundLog::new((id, log.end), place, &log_files));
+    }
+    if flush_to == FlushTo::PoolInTurns {
+        skip_lost_numbers(shared)?;
     }
     retire_empty(shared, &mut found)?;
     let arenas = Arc::new(Arenas::new(&shared.memory));
@@ -69,7 +98,11 @@ pub(crate) fn recover(
         FlushTo::Buffer | FlushTo::Bottom | FlushTo::Tables if shared.pool_outlives() => {
             Some(shared.pool.alloc(1)?)
         }
-        FlushTo::Pool | FlushTo::Buffer | FlushTo::Bottom | FlushTo::Tables => None,
+        FlushTo::Pool
+        | FlushTo::PoolInTurns
+        | FlushTo::Buffer
+        | FlushTo::Bottom
+        | FlushTo::Tables => None,
     };
     let values = flush_to.values(shared);
     let in_log = matches!(values, Values::InLog { .. });
@@ -78,7 +111,7 @@ pub(crate) fn recover(
     let small = small.then(|| Size::on_reserve(shared, None, in_log));
     let logs: Vec<u64> = match anchor {
         Some(_) => Vec::new(),
-        None => found.iter().map(|log| log.bytes).collect(),
+        None => found.iter().map(FoundLog::bytes_to_replay).collect(),
     };
     let size = Size::first(shared, &logs, in_log);
     let make = |size, small| {

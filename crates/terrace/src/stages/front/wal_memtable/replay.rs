@@ -19,21 +19,26 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::{AllocError, Extent, Span};
+use terrace_media::{AllocError, Extent, Shutdown, Span};
 
 use super::files::LogFiles;
 use super::in_log::Values;
 use super::index::Index;
-use super::memtable::{Arenas, Memtable};
+use super::memtable::{Arenas, Home, Memtable};
 use super::spare::Size;
 use super::{Tables, Waiting, WalMemtable, append_failed};
 use crate::canary::failpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
-use crate::parts::log::{FileLog, LogEntry, LogOf, RecordView, replay_file, replay_pool};
+use crate::parts::log::{
+    FileLog, LogEntry, LogOf, RecordView, replay_file, replay_list, replay_pool,
+};
 use crate::parts::manifest::{Change, Edit, LogPlace};
-use crate::parts::ranges::{RangeDelete, Readable};
+use crate::parts::ranges::{LateKeys, RangeDelete, Readable};
+use crate::parts::skiplist::layout::{Header, TABLE_HEADER_BYTES};
+use crate::parts::skiplist::salvage::SoundNode;
+use crate::parts::skiplist::{SkipList, walk};
 use crate::stages::{
     Replay, ReplaySealed, ReplaySize, ReplayStart, Replayed, ReplayedLog, Shared, retired,
 };
@@ -90,15 +95,25 @@ struct Measured {
 #[derive(Clone)]
 pub(super) enum FoundPlace {
     Pool(Arc<Extent>),
+    /// A list that is its own log.
+    List(Arc<Extent>),
     File,
+}
+
+/// Returns the bytes of an extent.
+fn bytes_of(extent: &Extent) -> Result<&[u8]> {
+    let bytes = extent.region().bytes(extent.off(), extent.len() as usize);
+    bytes.ok_or_else(|| Error::corruption("the extent of a list is not inside the pool"))
 }
 
 impl FoundLog {
     /// Returns the first number of a log in the pool, or `None` if it has no record. A damaged log
     /// is not empty.
     fn first_seq(&self, shared: &Shared) -> Option<SeqNo> {
-        let FoundPlace::Pool(extent) = &self.place else {
-            return Some(0);
+        let extent = match &self.place {
+            FoundPlace::Pool(extent) => extent,
+            FoundPlace::List(extent) => return self.first_in_list(extent),
+            FoundPlace::File => return Some(0),
         };
         let log = LogOf {
             db: shared.manifest.db(),
@@ -116,13 +131,34 @@ impl FoundLog {
         (!is_empty).then_some(found)
     }
 
+    /// As `first_seq`, of a list.
+    fn first_in_list(&self, extent: &Extent) -> Option<SeqNo> {
+        let mut found = 0;
+        // The first node ends it.
+        let first = &mut |_, node: SoundNode<'_>| {
+            found = node.header.seq;
+            Err(None::<DecodeError>)
+        };
+        let bytes = bytes_of(extent).unwrap_or_default();
+        let is_empty = replay_list(bytes, extent.off(), (self.id, self.end), first).is_ok();
+        (!is_empty).then_some(found)
+    }
+
+    /// Returns the bytes of memory that its replay takes in the pool.
+    pub(super) fn bytes_to_replay(&self) -> u64 {
+        match &self.place {
+            FoundPlace::List(_) => 0,
+            FoundPlace::Pool(_) | FoundPlace::File => self.bytes,
+        }
+    }
+
     pub(super) fn new(
         (id, end): (u64, Option<u64>),
         place: FoundPlace,
         log_files: &LogFiles,
     ) -> FoundLog {
         let bytes = match &place {
-            FoundPlace::Pool(extent) => extent.len(),
+            FoundPlace::Pool(extent) | FoundPlace::List(extent) => extent.len(),
             FoundPlace::File => log_files.bytes(id),
         };
         FoundLog {
@@ -222,14 +258,17 @@ impl Replayer {
             Some(anchor) => Arc::clone(anchor),
             None => self.shared.pool.alloc(bytes)?,
         };
-        let in_place = !self.shared.pool_outlives();
+        let home = match self.shared.pool_outlives() {
+            true => Home::Arena,
+            false => Home::Extent,
+        };
         // The log's id names no table until the first of its memtables does.
         let id = match log.rest {
             None => log.id,
             Some(_) => self.shared.next_id(),
         };
         let values = self.values.clone();
-        let mut memtable = Memtable::new(id, extent, bytes, &self.arenas, in_place, values)?;
+        let mut memtable = Memtable::new(id, extent, bytes, &self.arenas, home, values)?;
         memtable.logs.push(log.id);
         Ok(memtable)
     }
@@ -250,7 +289,7 @@ impl Replayer {
                 let file = FileLog::found(self.log_files.fs(), &path, log.id);
                 Some(file.map_err(|e| Error::io("open the log", &path, e))?)
             }
-            FoundPlace::File | FoundPlace::Pool(_) => None,
+            FoundPlace::File | FoundPlace::Pool(_) | FoundPlace::List(_) => None,
         };
         let replayed = self.read_log(&log, read, &mut |entry, seq, place| {
             expiring |= entry.kind == EntryKind::PutExpiring as u8;
@@ -320,6 +359,92 @@ impl Replayer {
         })
     }
 
+    /// Links the nodes of a list that is its own log, in place. After a killed process the links of
+    /// all nodes before the last mark are there, and only the others are linked anew.
+    ///
+    /// CRASH: the next recovery finds the same nodes. If power failed, it links all of them anew.
+    /// If this process was killed, links of nodes before the mark led only to nodes after them in
+    /// the order of keys, whatever power had failed before; so if a walk finds as many as there are
+    /// on each level, it has found all. The edit that makes the list a table follows the flush of
+    /// all links.
+    fn relink(self, log: FoundLog, extent: &Arc<Extent>, read: &dyn Fn(u64)) -> Result<Ended> {
+        let base = extent.off();
+        let mut nodes: Vec<u64> = Vec::new();
+        let mut ranges = Vec::new();
+        let (mut seqs, mut deletes, mut expiring) = (None, 0, false);
+        let late = LateKeys::within(self.shared.memory.limits.late_bytes);
+        let bytes = bytes_of(extent)?;
+        let found = replay_list(bytes, base, (log.id, log.end), &mut |at, node| {
+            let Header {
+                seq,
+                kind,
+                keyspace,
+                ..
+            } = node.header;
+            let (first, _) = *seqs.get_or_insert((seq, seq));
+            seqs = Some((first, seq));
+            let is_range = kind == EntryKind::RangeDelete as u8;
+            if is_range {
+                let range = RangeDelete::from_entry(keyspace, node.key, seq, base + at)?;
+                late.add(std::slice::from_ref(&range));
+                ranges.push(range);
+            }
+            if late.any() {
+                late.note(keyspace, node.key, seq);
+            }
+            deletes += u64::from(is_range || kind == EntryKind::Delete as u8);
+            expiring |= kind == EntryKind::PutExpiring as u8;
+            nodes.push(base + at);
+            read(node.bytes());
+            Ok::<(), DecodeError>(())
+        });
+        let found = found.map_err(|e| self.name_log(e.into(), &log))?;
+        if expiring {
+            self.shared.time.begin();
+        }
+        let (seq_first, seq_last) = seqs.unwrap_or((0, 0));
+        let mut memtable = Memtable::of_list(log.id, Arc::clone(extent), found.bytes, &self.arenas);
+        memtable.logs.push(log.id);
+        memtable.late = Arc::new(late);
+        if found.entries > 0 {
+            memtable.count(seq_first, found.entries, deletes);
+        }
+        let region = extent.region();
+        let head = base + TABLE_HEADER_BYTES as u64;
+        let marked = nodes.partition_point(|off| *off < base + found.marked);
+        let was_killed = self.shared.pool.shutdown() == Shutdown::Crashed;
+        if was_killed && walk::keep_only(region, head, &nodes[..marked]).unwrap_or(false) {
+            let list = SkipList::new(region.clone(), head);
+            for &off in &nodes[marked..] {
+                let node = list.node(off)?;
+                list.insert_from(None, off, node.header.height, &node.target())?;
+            }
+        } else {
+            let lean = self.shared.memory.is_limited();
+            walk::sort(region, &mut nodes, lean)?;
+            walk::relink_sorted(region, head, nodes.into_iter())?;
+        }
+        // A process crash leaves nodes in the page cache only, and the end of the list relies on
+        // them from here on.
+        let synced = region.sync(base, found.bytes as usize);
+        synced.map_err(|e| append_failed(&self.shared, e))?;
+        Ok(Ended {
+            replayer: self,
+            log,
+            file: None,
+            replayed: Replayed {
+                records: found.batches,
+                entries: found.entries,
+                bytes: found.bytes,
+            },
+            seq_last,
+            ranges,
+            memtable: Some(memtable),
+            left: None,
+            sealed: false,
+        })
+    }
+
     /// Returns the bytes that a memtable for the rest of a log needs.
     fn measure(&self, log: &FoundLog) -> Result<Measured> {
         let (mut first, mut nodes, mut count) = (0, 0, 0);
@@ -378,6 +503,8 @@ impl Replayer {
         };
         let end = match &log.place {
             FoundPlace::Pool(extent) => replay_pool(extent, found, &mut record),
+            // Its entries are not read as records.
+            FoundPlace::List(_) => return Ok(replayed),
             FoundPlace::File => {
                 let path = self.log_files.path(log.id);
                 let fault = |e| Halt::Failed(Error::io("read the log", &path, e));
@@ -394,7 +521,9 @@ impl Replayer {
 
     fn name_log(&self, e: Error, log: &FoundLog) -> Error {
         let place = match &log.place {
-            FoundPlace::Pool(extent) => format!("pool extent {}", extent.span()),
+            FoundPlace::Pool(extent) | FoundPlace::List(extent) => {
+                format!("pool extent {}", extent.span())
+            }
             FoundPlace::File => self.log_files.path(log.id).display().to_string(),
         };
         Error::new(e.kind(), format!("log {} ({place}): {e}", log.id)).because(e)
@@ -437,6 +566,14 @@ impl Replay for WalMemtable {
             return Ok(ReplayStart::Done);
         };
         let replayer = self.replayer();
+        if let FoundPlace::List(extent) = &log.place {
+            let (log, extent) = (log.clone(), Arc::clone(extent));
+            found.pop_front();
+            return Ok(ReplayStart::Task(Box::new(move |read| {
+                let ended = replayer.relink(log, &extent, read)?;
+                Ok(Box::new(ended) as Box<dyn ReplayedLog>)
+            })));
+        }
         if size != ReplaySize::Usual && log.exact.is_none() {
             log.exact = Some(replayer.measure(log)?);
         }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use terrace_media::{AllocError, Extent};
 
-use super::WalMemtable;
 use super::files::LogFiles;
 use super::in_log::Values;
-use super::memtable::{Admits, Memtable};
+use super::memtable::{Admits, Home, Memtable};
+use super::{FlushTo, WalMemtable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parts::batch::Batch;
 use crate::parts::log::layout::LOG_HEADER_BYTES;
-use crate::parts::log::{Log, PoolLog, record_bytes};
+use crate::parts::log::{ListLog, Log, PoolLog, record_bytes};
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::reserve::{LOG_BYTES, Row};
 use crate::stages::{Front, Shared, Spare, SpareBytes, SpareSize, Spares, retired};
@@ -81,8 +81,8 @@ impl WalMemtable {
             }
             made => made?,
         };
-        // A log with its values is too large to wait for.
-        if !self.in_log {
+        // A log with its values, or a list, is too large to wait for.
+        if !self.in_log && !spare.is_list() {
             spare.populate(0, spare.bump.capacity());
             spare.prefault_extents(&self.shared.pool);
         }
@@ -96,6 +96,9 @@ impl WalMemtable {
     /// opening they are larger one by one. They are smaller one by one while each is sealed almost
     /// empty, as by flushes of a few entries.
     fn next_size(&self, batch: Option<&Batch>) -> Size {
+        if let Some(list) = self.next_list(batch) {
+            return list;
+        }
         if !self.in_log {
             return Size::usual(&self.shared, batch, false);
         }
@@ -107,6 +110,27 @@ impl WalMemtable {
         let bytes = Size::first_bytes(&self.shared).max(next);
         let most = self.shared.options.front.memtable_bytes;
         Size::of(bytes.min(most), batch, true)
+    }
+
+    /// Returns the size of the next memtable if that is in the pool and its own log. While the one
+    /// in DRAM before it is flushed, writers go on in it; once it is full, they go back to DRAM. So
+    /// numbers stay in the order of memtables.
+    fn next_list(&self, batch: Option<&Batch>) -> Option<Size> {
+        let takes_turns = self.flush_to == FlushTo::PoolInTurns && self.shared.pool_outlives();
+        if !takes_turns || self.active.load().is_list() {
+            return None;
+        }
+        let table = Size::list_bytes(&self.shared);
+        let needed = batch.map_or(0, |batch| Memtable::bytes_for(false, batch));
+        let usage = self.shared.pool.usage();
+        let has_room = usage.free / 3 >= usage.cap / 8 && usage.largest_free / 2 >= table;
+        (has_room && ListLog::extent_bytes(needed) <= table).then_some(Size {
+            table,
+            log: 0,
+            home: Home::List,
+            is_small: false,
+            on_reserve: None,
+        })
     }
 
     /// Returns whether a memtable in the last pieces of the pool takes a batch of single deletes,
@@ -209,6 +233,7 @@ impl Spares for WalMemtable {
                         let before = self.active.load();
                         self.unfaulted.add_log_table(&spare, Some(&before));
                     }
+                    false if spare.is_list() => self.unfaulted.add_table(&spare),
                     false => self.unfaulted.add_log(&spare),
                 }
                 *self.spare.lock() = Some(spare);
@@ -232,6 +257,14 @@ const FIRST_BYTES: u64 = 32 << 20;
 /// The next ones are this many times the one before, up to the usual size.
 const GROWTH: u64 = 4;
 
+/// A memtable that is its own log has this many times the bytes of one in DRAM: with 64 MiB, an
+/// eighth of the 4 GiB of the paper. It leaves in one piece, so that of 4 GiB would stop writers.
+const LIST_FACTOR: u64 = 8;
+/// It takes at most this part of the pool. If less than three eighths of the pool are free, writers
+/// could have to wait for its space where there is enough for a memtable in DRAM: the reserve takes
+/// at most a quarter.
+const LIST_PART_MIN: u64 = 16;
+
 /// The bytes of the smallest memtable.
 const LEAST_BYTES: u64 = 4 << 10;
 
@@ -240,6 +273,7 @@ const LEAST_BYTES: u64 = 4 << 10;
 pub(super) struct Size {
     pub(super) table: u64,
     log: u64,
+    home: Home,
     /// Whether it is smaller than the options say.
     is_small: bool,
     /// The row of the reserve that its log may take.
@@ -250,6 +284,13 @@ impl Size {
     /// Returns the size of a memtable that takes `batch`.
     pub(super) fn usual(shared: &Shared, batch: Option<&Batch>, in_log: bool) -> Size {
         Size::of(shared.options.front.memtable_bytes, batch, in_log)
+    }
+
+    /// Returns the bytes of a memtable that is its own log.
+    fn list_bytes(shared: &Shared) -> u64 {
+        let options = &shared.options;
+        let most = options.pool.size_bytes / LIST_PART_MIN;
+        (LIST_FACTOR * options.front.memtable_bytes).min(most)
     }
 
     /// Returns the bytes of the first log of an opening, if logs have values.
@@ -360,6 +401,7 @@ impl Size {
         Size {
             table,
             log: log.max(record),
+            home: Home::Arena,
             is_small: false,
             on_reserve: None,
         }
@@ -402,22 +444,36 @@ fn memtable_of(
     size: Size,
 ) -> Result<Memtable> {
     let pool = &shared.pool;
-    let in_place = !shared.pool_outlives();
+    let in_files = !shared.pool_outlives();
+    let is_list = size.home == Home::List;
     let is_small = size.is_small;
     let alloc = |bytes| match is_small {
         true => pool.alloc_tight(bytes),
         false => pool.alloc(bytes),
     };
     // The longer extent first: then both find space whenever `PoolUsage::fits` returns true.
-    let log_extent = (!in_place).then(|| alloc(size.log)).transpose()?;
+    let has_log_extent = !in_files && !is_list;
+    let log_extent = has_log_extent.then(|| alloc(size.log)).transpose()?;
     let extent = match anchor {
         Some(anchor) => Arc::clone(anchor),
         None => alloc(size.table)?,
     };
     let id = shared.next_id();
-    let mut memtable = Memtable::new(id, extent, size.table, arenas, in_place, values)?;
+    let home = if in_files { Home::Extent } else { size.home };
+    let mut memtable = Memtable::new(id, Arc::clone(&extent), size.table, arenas, home, values)?;
     memtable.log_bytes_max = size.log;
+    let failed = |e| {
+        let text = format!("cannot create a log: {e}");
+        Error::new(crate::error::ErrorKind::Io, text).because(e)
+    };
     let (log, place): (Arc<dyn Log>, LogPlace) = match log_extent {
+        None if is_list => {
+            // Its bump takes batches that fit.
+            memtable.log_bytes_max = u64::MAX;
+            let span = extent.span();
+            let log = ListLog::create(extent, id, pool.medium()).map_err(failed)?;
+            (Arc::new(log), LogPlace::List(span))
+        }
         None => {
             shared.manifest.check_files()?;
             let failed = |e| Error::io("create the log", &log_files.path(id), e);
@@ -431,10 +487,6 @@ fn memtable_of(
         Some(extent) => {
             let span = extent.span();
             memtable.log_extent = Some(Arc::clone(&extent));
-            let failed = |e| {
-                let text = format!("cannot create a log: {e}");
-                Error::new(crate::error::ErrorKind::Io, text).because(e)
-            };
             let log = PoolLog::create(extent, (shared.manifest.db(), id), pool.medium())
                 .map_err(failed)?;
             (Arc::new(log), LogPlace::Pool(span))
@@ -456,7 +508,7 @@ fn memtable_of(
     memtable.log = Some(log);
     memtable.logs.push(id);
     memtable.admits = match size.on_reserve {
-        _ if is_small && size.log <= log_bytes(LEAST_BYTES) && !in_place => Admits::Ranges,
+        _ if is_small && size.log <= log_bytes(LEAST_BYTES) && !in_files => Admits::Ranges,
         Some(_) => Admits::Deletes,
         None => Admits::All,
     };
