@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::view::View;
 use crate::parts::iter::MergeCursor;
 
-/// What an iterator holds.
+/// A view and a cursor of an iterator.
 pub(crate) struct Held {
     pub(crate) view: Arc<View>,
     /// A cursor over the sources of the view.

@@ -168,7 +168,7 @@ pub(crate) struct Engine {
     /// The sizes of the front.
     shape: FrontShape,
     pub(crate) views: Views,
-    /// What iterators hold between chunks.
+    /// The views that iterators hold between chunks.
     pub(crate) held: HeldViews,
     pub(crate) jobs: Jobs,
     pub(crate) throttle: Throttle,

@@ -95,7 +95,7 @@ fn space_comes_back() {
     }
 }
 
-/// What a list has at the moment of a crash is there for an inspection and for a repair.
+/// Inspection and repair find the entries that a list has at the moment of a crash.
 #[test]
 fn lists_are_inspected_and_repaired() {
     let folder = scratch().unwrap();

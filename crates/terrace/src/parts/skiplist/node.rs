@@ -13,8 +13,8 @@ use crate::parts::expiry::{Value, layout as expiring};
 use crate::parts::key::{Target, compare_keys};
 use crate::types::{EntryKind, SeqNo};
 
-/// Values from so many bytes on are worth a copy past the caches: the rest of a node is read again
-/// by later writers.
+/// The smallest value that is copied past the caches. Smaller parts of a node are not, since later
+/// writers read them again.
 const STREAMED_MIN: usize = 1 << 10;
 
 /// The contents of a node to be written.

@@ -83,7 +83,7 @@ impl CopyIn {
         } else if self.shared.pool_outlives() {
             // PERSIST: the links of a list that was its own log, before the edit that makes it a
             // table. Reversed, a power loss could leave a table with links from before.
-            // CRASH: it is still its log, and recovery links all nodes anew.
+            // CRASH: it is still its log, and recovery links all nodes again.
             let region = list.extent.region();
             failpoint!(LinksUnflushed skips region.persist(at, len, Purpose::Flush));
         }

@@ -34,7 +34,7 @@ const ARENAS_KEPT: usize = 8;
 /// Arenas come in whole pages.
 const PAGE: u64 = 4096;
 
-/// Where the nodes of a memtable are.
+/// The place of the nodes of a memtable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Home {
     /// In an arena, to be copied.

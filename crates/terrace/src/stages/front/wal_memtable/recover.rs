@@ -5,7 +5,7 @@
 //!   - a spare's log without records: retired;
 //!   - records after the first one that is not whole: their writers had not been answered;
 //!   - a list that is its own log, with nodes behind the first one that is not whole, and links in
-//!     any state: its nodes up to there are linked anew, in place.
+//!     any state: its nodes up to there are linked again, in place.
 //!
 //! Nothing is appended to a replayed log. Its memtable is flushed like any other, and the edit that
 //! names the new place of its entries retires the log.

@@ -360,9 +360,9 @@ impl Replayer {
     }
 
     /// Links the nodes of a list that is its own log, in place. After a killed process the links of
-    /// all nodes before the last mark are there, and only the others are linked anew.
+    /// all nodes before the last mark are there, and only the others are linked again.
     ///
-    /// CRASH: the next recovery finds the same nodes. If power failed, it links all of them anew.
+    /// CRASH: the next recovery finds the same nodes. If power failed, it links all of them again.
     /// If this process was killed, links of nodes before the mark led only to nodes after them in
     /// the order of keys, whatever power had failed before; so if a walk finds as many as there are
     /// on each level, it has found all. The edit that makes the list a table follows the flush of
