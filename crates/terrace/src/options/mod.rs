@@ -444,16 +444,21 @@ impl Options {
                 ),
             );
         }
-        let least = self.pool_bytes_min();
-        check(
-            self.pool.size_bytes >= least,
-            format!(
-                "--pool-size (pool.size_bytes) is {}, but memtables of {memtable} bytes and \
-                 extents of {extent} bytes need at least {least}: raise it, lower --memtable-size \
-                 (front.memtable_bytes) and bottom.extent_bytes, or set --memory (memory_bytes), \
-                 which lowers both",
-                self.pool.size_bytes
+        let (pool, least) = (self.pool.size_bytes, self.pool_bytes_min());
+        let why = match self.design_of_new().keeps_tables_in_logs() {
+            true => format!(
+                "up to {} tables need at least {least}: raise it, or lower buffer.tables.count_max",
+                self.buffer.tables.count_max
             ),
+            false => format!(
+                "memtables of {memtable} bytes and extents of {extent} bytes need at least \
+                 {least}: raise it, lower --memtable-size (front.memtable_bytes) and \
+                 bottom.extent_bytes, or set --memory (memory_bytes), which lowers both"
+            ),
+        };
+        check(
+            pool >= least,
+            format!("--pool-size (pool.size_bytes) is {pool}, but {why}"),
         );
         if let Some(problem) = self.memory_problem() {
             check(false, problem);
@@ -504,9 +509,9 @@ impl Options {
     /// memtable, and space for the repository to move.
     pub(crate) fn pool_bytes_min(&self) -> u64 {
         if self.design_of_new().keeps_tables_in_logs() {
-            // Tables follow the size of the pool.
+            // Tables follow the size of the pool. The reserve has the logs of four.
             let tables = self.buffer.tables.count_max as u64 + 4;
-            return tables * 2 * PAGE_BYTES + 128 * 1024;
+            return tables * 2 * PAGE_BYTES + 4 * (PAGE_BYTES + 64 * 1024) + 64 * 1024;
         }
         let memtables = self.front.sealed_count_max as u64 + 2;
         memtables * 2 * (self.front.memtable_bytes + 64 * 1024)

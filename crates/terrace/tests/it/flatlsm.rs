@@ -577,6 +577,34 @@ fn values_larger_than_the_pool_allows_are_invalid() {
     assert!(value == vec![19; 15 << 20]);
 }
 
+/// The smallest pool that is accepted takes writes for ever.
+#[test]
+fn the_smallest_pool_takes_writes() {
+    for count_max in [5, 6, 16, 64] {
+        let mut options = settings::small_of(Design::FlatLsm, Medium::Mapped);
+        options.background.workers = Workers::Threads(1);
+        options.buffer.tables = Default::default();
+        options.buffer.tables.count_max = count_max;
+        let folder = scratch().unwrap();
+        let db = (16..).find_map(|pages| {
+            options.pool.size_bytes = pages << 12;
+            match Db::open(folder.path(), options.clone()) {
+                Ok(db) => Some(db),
+                Err(e) => {
+                    assert!(e.to_string().contains("buffer.tables.count_max"), "{e}");
+                    None
+                }
+            }
+        });
+        let db = db.unwrap();
+        for n in 0..3000 {
+            db.put(key(n % 1000), [n as u8; 100])
+                .unwrap_or_else(|e| panic!("{count_max} tables, put {n}: {e}"));
+        }
+        assert_eq!(db.iter().unwrap().count(), 1000);
+    }
+}
+
 /// Flushes of a few entries take little of a large pool, also after full tables.
 #[test]
 fn flushes_of_few_entries_take_small_tables() {

@@ -213,6 +213,118 @@ fn the_space_of_values_comes_back() {
     }
 }
 
+/// A database at rest has as much garbage in value files as docs/operations.md says.
+#[test]
+fn at_rest_little_of_value_files_is_garbage() {
+    for design in settings::designs_with_files() {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Medium::Dram, Workers::Manual);
+        options.bottom.leveled.compression = Compression::None;
+        let db = Db::open(folder.path(), options).unwrap();
+        let mut rng = fastrand::Rng::with_seed(7);
+        const KEYS: u32 = 4000;
+        for turn in 0..4 * KEYS {
+            let n = if turn < KEYS { turn } else { rng.u32(..KEYS) };
+            db.put(key(n), vec![turn as u8; 500]).unwrap();
+            while db.step(0).unwrap() {}
+        }
+        db.wait_idle().unwrap();
+        let values = db.metrics().values;
+        let live = u64::from(KEYS) * (500 + 24);
+        // A tenth of garbage, a tenth of values that only superseded entries point to, and what is
+        // always left alone.
+        let bound = live * 110 / 100 * 110 / 100 + live * 5 / 100 + (64 << 10);
+        assert!(values.bytes < bound, "{design}: {values:?} over {bound}");
+    }
+}
+
+/// Returns the number of files and the bytes of tables, of the level with most, and of value files.
+fn counts(db: &Db) -> [(u64, u64); 2] {
+    let metrics = db.metrics();
+    let levels = metrics.files.iter().filter(|level| level.level > 0);
+    let levels = levels.map(|level| (level.file_count, level.bytes));
+    let values = (metrics.values.file_count, metrics.values.bytes);
+    [levels.max().unwrap_or_default(), values]
+}
+
+/// Files are about as many as their bytes need, though each drain of keys in ascending order makes
+/// a table that overlaps nothing.
+#[test]
+fn small_neighbours_are_joined() {
+    const TABLE: u64 = 64 << 10;
+    for design in settings::designs_with_files() {
+        let folder = scratch().unwrap();
+        let mut options = options(design, Medium::Dram, Workers::Manual);
+        options.bottom.leveled.table_bytes = TABLE;
+        options.bottom.leveled.level1_bytes = 4 * TABLE;
+        let db = Db::open(folder.path(), options).unwrap();
+        for n in 0..12_000 {
+            db.put(key(n), value(n, n)).unwrap();
+            if n % 10 == 9 {
+                db.flush().unwrap();
+                db.drain().unwrap();
+            }
+            while db.step(0).unwrap() {}
+        }
+        db.wait_idle().unwrap();
+        while db.step(0).unwrap() {}
+        for ((files, bytes), full) in counts(&db).into_iter().zip([TABLE, 4 * TABLE]) {
+            let most = 64 + 4 * (bytes / full) + 8;
+            assert!(files <= most, "{design}: {files} files with {bytes} bytes");
+        }
+        for n in 0..12_000 {
+            assert_eq!(db.get(key(n)).unwrap(), Some(value(n, n)), "{design} {n}");
+        }
+        verify(&db, Some(12_000)).unwrap();
+    }
+}
+
+/// While tables are joined, nothing comes between them: tables of one run share no key.
+#[test]
+fn joined_tables_overlap_no_others() {
+    const APART: u32 = 100_000;
+    for seed in 0..2 {
+        let folder = scratch().unwrap();
+        let mut options = options(Design::Leveled, Medium::Dram, Workers::Manual);
+        options.bottom.leveled.table_bytes = 256 << 10;
+        options.bottom.leveled.level1_bytes = 1 << 20;
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut model = BTreeMap::new();
+        let mut put = |db: &Db, n: u32| {
+            let value = value(n, n);
+            db.put(key(n), &value).unwrap();
+            model.insert(key(n).to_vec(), value);
+        };
+        let mut count = 0;
+        for _ in 0..12 {
+            for _ in 0..40 {
+                let first = count * APART;
+                for _ in 0..20 {
+                    put(&db, count * APART);
+                    count += 1;
+                }
+                db.flush().unwrap();
+                db.compact_range(key(first)..).unwrap();
+            }
+            // All of level 0 lies between two tables now.
+            let gap = (rng.u32(..count / 20) * 20 + 19) * APART;
+            for n in 0..3000 {
+                put(&db, gap + 1 + n);
+                for _ in 0..usize::from(n % 64 == 0) * rng.usize(..5) {
+                    db.step(rng.usize(..)).unwrap();
+                }
+            }
+            db.compact_range(key(gap)..key(gap + APART)).unwrap();
+        }
+        assert!(pairs(&db) == model, "{seed}");
+        db.close().unwrap();
+        let db = Db::open(folder.path(), options).unwrap();
+        assert!(pairs(&db) == model, "{seed}");
+        verify(&db, Some(model.len() as u64)).unwrap();
+    }
+}
+
 /// A reader keeps the value files that it reads, and their space comes back when it is gone.
 #[test]
 fn a_reader_keeps_its_values() {

@@ -555,6 +555,31 @@ fn a_lone_scan_of_the_largest_entries_has_memory() {
     }
 }
 
+/// Many scans from the back of large pairs share the memory of a budget: each takes fewer pairs
+/// at a time.
+#[test]
+fn scans_from_the_back_share_memory() {
+    let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(Design::Leveled, true);
+    options.bottom.leveled.values_apart_from = Some(1000);
+    let db = Db::open(folder.path(), options.within(BUDGET, Sizes::default())).unwrap();
+    const PAIRS: u32 = 100;
+    for n in 0..PAIRS {
+        db.put(n.to_be_bytes(), vec![n as u8; 60 << 10]).unwrap();
+    }
+    db.compact_range::<[u8; 4]>(..).unwrap();
+    let mut scans: Vec<_> = (0..20).map(|_| db.iter().unwrap().rev()).collect();
+    for n in (0..PAIRS).rev() {
+        for scan in &mut scans {
+            let pair = scan.next().unwrap().unwrap();
+            assert_eq!(pair.key(), n.to_be_bytes());
+            assert!(pair.value().iter().all(|&byte| byte == n as u8));
+        }
+    }
+    assert!(scans.iter_mut().all(|scan| scan.next().is_none()));
+}
+
 /// Requests that cannot fit in the budget are refused with advice, and the database continues.
 #[test]
 fn what_has_no_place_is_refused() {

@@ -61,6 +61,16 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
+    /// Creates the state after the awaited table has become free.
+    #[cfg(test)]
+    pub(super) fn freed() -> Awaited {
+        Awaited {
+            keys: KeyRange::default(),
+            number: 0,
+            looks: LOOKS_MAX,
+        }
+    }
+
     /// Returns whether compactions of the level leave the keys to the drain. Called once for each
     /// choice of a compaction.
     pub(super) fn holds(&mut self, busy: &Numbers) -> bool {
@@ -274,7 +284,8 @@ impl Lower {
         let (base, _) = pick::targets(&version, &inner.store.options);
         let tables = version.level(base).tables.iter();
         let tables: Vec<Table> = tables.filter(|t| t.is_in(keys)).cloned().collect();
-        if tables.iter().any(|t| busy.numbers.contains(&t.number())) {
+        let is_busy = |table: &Table| busy.numbers.contains(&table.number());
+        if busy.joined == Some(base) || tables.iter().any(is_busy) {
             return Ok(Taken::Busy);
         }
         busy.numbers.extend(tables.iter().map(Table::number));

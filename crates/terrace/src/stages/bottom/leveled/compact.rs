@@ -60,6 +60,9 @@ impl Drop for Plan {
         for table in self.compaction.tables() {
             busy.numbers.remove(&table.number());
         }
+        if self.compaction.joins {
+            busy.joined = None;
+        }
     }
 }
 
@@ -140,7 +143,11 @@ impl Plan {
         let ranges = all.filter_map(|range| range.within(keys)).collect();
         let hides = self.inner.lasting_ranges(&self.inner.version());
         let to = (self.compaction.to as u32, self.compaction.run);
-        Output::new(&self.inner, to, ranges, hides).cut_at(&self.compaction.cuts)
+        let output = Output::new(&self.inner, to, ranges, hides).cut_at(&self.compaction.cuts);
+        match &self.compaction.leaving {
+            Some(leaving) => output.moving(leaving),
+            None => output,
+        }
     }
 
     fn range(&self, keys: &KeyRange) -> Result<Range> {

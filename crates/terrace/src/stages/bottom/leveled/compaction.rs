@@ -1,5 +1,6 @@
 //! The input of one compaction: its tables, and the place of its result.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::version::{Run, Table};
@@ -18,54 +19,72 @@ pub(super) struct Compaction {
     pub(super) lower: Arc<Run>,
     /// Whether they are rewritten even if they could stay unchanged.
     pub(super) rewrites: bool,
+    /// Whether the result lies in the gaps between the tables too.
+    pub(super) joins: bool,
     /// The keys, ascending, before which a new table begins.
     pub(super) cuts: Arc<[Place]>,
     /// Whether entries that newer ones in tables above hide are left out, in the rewriting of one
     /// table.
     pub(super) leaves_hidden: bool,
+    /// The value files whose values move, if the compaction was chosen for them.
+    pub(super) leaving: Option<BTreeSet<u64>>,
 }
 
 impl Compaction {
-    /// Merges one table with tables of another level.
-    pub(super) fn one(to: usize, table: &Table, lower: &[Table]) -> Compaction {
+    /// Merges runs of one level, newest first, with the tables of `to` that they overlap.
+    pub(super) fn new(to: usize, upper: Vec<Arc<Run>>, lower: &[Table]) -> Compaction {
         Compaction {
             to,
             run: 0,
-            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
+            upper,
             lower: Arc::new(Run::of(lower.to_vec())),
             rewrites: false,
+            joins: false,
             cuts: Arc::default(),
             leaves_hidden: false,
+            leaving: None,
         }
+    }
+
+    /// Merges one table with tables of another level.
+    pub(super) fn one(to: usize, table: &Table, lower: &[Table]) -> Compaction {
+        Compaction::new(to, vec![Arc::new(Run::of(vec![table.clone()]))], lower)
     }
 
     /// Merges tables of several runs of level 0 into one of them, which has the number `run`. No
     /// other table of these runs has a key between theirs.
     pub(super) fn into_run(run: u64, upper: Vec<Vec<Table>>) -> Compaction {
+        let upper = upper.into_iter().map(|tables| Arc::new(Run::of(tables)));
         Compaction {
-            to: 0,
             run,
-            upper: upper
-                .into_iter()
-                .map(|tables| Arc::new(Run::of(tables)))
-                .collect(),
-            lower: Arc::default(),
-            rewrites: false,
-            cuts: Arc::default(),
-            leaves_hidden: false,
+            ..Compaction::new(0, upper.collect(), &[])
         }
     }
 
     /// Rewrites one table in place and drops the entries that no reader can see.
     pub(super) fn rewriting(table: &Table) -> Compaction {
         Compaction {
-            to: table.meta.level as usize,
             run: table.meta.run,
-            upper: vec![Arc::new(Run::of(vec![table.clone()]))],
-            lower: Arc::default(),
             rewrites: true,
-            cuts: Arc::default(),
-            leaves_hidden: false,
+            ..Compaction::one(table.meta.level as usize, table, &[])
+        }
+    }
+
+    /// Rewrites neighbours of a level below level 0 in place, as fewer and larger tables.
+    pub(super) fn joining(level: usize, tables: &[Table]) -> Compaction {
+        let run = Arc::new(Run::of(tables.to_vec()));
+        Compaction {
+            rewrites: true,
+            joins: true,
+            ..Compaction::new(level, vec![run], &[])
+        }
+    }
+
+    /// Moves the values of these value files.
+    pub(super) fn moving(self, leaving: BTreeSet<u64>) -> Compaction {
+        Compaction {
+            leaving: Some(leaving),
+            ..self
         }
     }
 

@@ -23,15 +23,7 @@ pub(super) fn whole(
     }
     let (first, last) = span(upper.iter().flat_map(|run| &run.tables))?;
     let lower = version.level(base).overlapping(first, last);
-    free(lower).then(|| Compaction {
-        to: base,
-        run: 0,
-        lower: Arc::new(Run::of(lower.to_vec())),
-        upper,
-        rewrites: false,
-        cuts: Arc::default(),
-        leaves_hidden: false,
-    })
+    free(lower).then(|| Compaction::new(base, upper, lower))
 }
 
 /// Tables of level 0 that share no key with its other tables, and the tables that they overlap on
@@ -59,15 +51,8 @@ impl<'a> Piece<'a> {
             runs[*run].push(Table::clone(table));
         }
         let runs = runs.into_iter().filter(|tables| !tables.is_empty());
-        Compaction {
-            to,
-            run: 0,
-            upper: runs.map(|tables| Arc::new(Run::of(tables))).collect(),
-            lower: Arc::new(Run::of(self.lower.to_vec())),
-            rewrites: false,
-            cuts: Arc::default(),
-            leaves_hidden: false,
-        }
+        let upper = runs.map(|tables| Arc::new(Run::of(tables)));
+        Compaction::new(to, upper.collect(), self.lower)
     }
 }
 

@@ -32,6 +32,7 @@ mod drain_parts;
 mod garbage;
 mod hidden;
 mod ingest_writer;
+mod join;
 mod level0;
 mod narrow;
 mod output;
@@ -219,6 +220,9 @@ struct Busy {
     /// Whether a drain is being merged with the first level. It has keys between the tables there
     /// too, so nothing else may bring any down meanwhile.
     has_column: bool,
+    /// The level whose small tables are being joined. Nothing is brought down to it meanwhile: the
+    /// result lies in the gaps between them too (L2).
+    joined: Option<usize>,
     /// Whether the disk has refused the merge of a drain with the whole first level. The next ones
     /// become runs of level 0, until one has found space.
     merging_refused: bool,
@@ -320,6 +324,28 @@ impl Inner {
             range: debt.1.saturating_sub(debt.0),
         };
         if runs.part >= debt.part { runs } else { debt }
+    }
+
+    /// Returns how far compactions are behind.
+    fn need(&self) -> Need {
+        let options = &self.store.options;
+        let stop = options.debt_stop_bytes;
+        let version = self.version();
+        let garbage = self.garbage(&version).need();
+        // On a full disk no job moves values, and drains bring deletes.
+        let of_values = match self.shared.reserve.is_tight() {
+            true => Need::default(),
+            false => self.value_garbage(&version).need(),
+        };
+        let before = (options.runs_compact, options.runs_slow);
+        let before = self.between(before, (stop / 8, stop / 2)).part;
+        let after = (options.runs_slow, options.runs_stop);
+        let order = Need::of(before, self.between(after, (stop / 2, stop)));
+        let all = [order, garbage, of_values].into_iter();
+        all.fold(order, |most, need| match need.part > most.part {
+            true => need,
+            false => most,
+        })
     }
 
     fn drain_bytes_max(&self) -> u64 {
@@ -436,24 +462,7 @@ impl Bottom for Leveled {
     }
 
     fn need(&self) -> Need {
-        let options = &self.inner.store.options;
-        let stop = options.debt_stop_bytes;
-        let version = self.inner.version();
-        let garbage = self.inner.garbage(&version).need();
-        // On a full disk no job moves values, and drains bring deletes.
-        let of_values = match self.inner.shared.reserve.is_tight() {
-            true => Need::default(),
-            false => self.inner.value_garbage(&version).need(),
-        };
-        let before = (options.runs_compact, options.runs_slow);
-        let before = self.inner.between(before, (stop / 8, stop / 2)).part;
-        let after = (options.runs_slow, options.runs_stop);
-        let order = Need::of(before, self.inner.between(after, (stop / 2, stop)));
-        let all = [order, garbage, of_values].into_iter();
-        all.fold(order, |most, need| match need.part > most.part {
-            true => need,
-            false => most,
-        })
+        self.inner.need()
     }
 
     fn is_covered(&self, ranges: &RangeSet) -> bool {

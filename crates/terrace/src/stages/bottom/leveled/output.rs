@@ -194,6 +194,12 @@ impl Output {
         self
     }
 
+    /// Moves the values of these value files only.
+    pub(super) fn moving(mut self, leaving: &BTreeSet<u64>) -> Output {
+        self.leaving.clone_from(leaving);
+        self
+    }
+
     fn older(&self) -> &Version {
         let place = (self.level, self.run);
         self.older.get_or_init(|| self.inner.version().below(place))

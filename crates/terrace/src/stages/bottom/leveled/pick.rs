@@ -13,7 +13,7 @@ use super::compaction::Compaction;
 use super::request::{self, Due};
 use super::version::{Table, Version};
 use super::{Busy, Inner, LeveledOptions, Numbers};
-use super::{level0, narrow, values};
+use super::{join, level0, narrow, values};
 use crate::parts::expiry::Millis;
 use crate::parts::key::{KeyRange, Place};
 use crate::stages::Urgency;
@@ -108,7 +108,7 @@ impl Inner {
             return None;
         }
         let level0 = |busy: &Busy| {
-            if busy.has_column {
+            if busy.has_column || busy.joined == Some(base) {
                 return None;
             }
             let whole = level0::whole(&version, base, runs_max, &busy.numbers)?;
@@ -123,7 +123,7 @@ impl Inner {
                 Some(Due::Runs) => level0(busy),
                 Some(Due::Tables(level, tables)) => tables
                     .iter()
-                    .find_map(|table| pick_one(&version, table, level + 1, &busy.numbers)),
+                    .find_map(|table| pick_one(&version, table, level + 1, busy)),
                 Some(Due::Rewrites(tables)) => tables
                     .iter()
                     .find(|table| !busy.numbers.contains(&table.number()))
@@ -140,6 +140,8 @@ impl Inner {
         // Asks the system, so only if a level is due.
         let is_full = LazyCell::new(|| self.shared.reserve.is_full());
         let holds = (busy.awaited.as_mut()).is_some_and(|awaited| awaited.holds(&busy.numbers));
+        // While compactions are so far behind that no drain begins, nothing is left to one.
+        let holds = holds && !self.need().stops();
         // No rewriting of a table begins that a drain waits for.
         let left: Numbers = match &busy.awaited {
             Some(awaited) if holds => {
@@ -158,8 +160,9 @@ impl Inner {
         for (score, level) in scores(&version, options, &targets, garbage) {
             if values_left && of_values > score {
                 values_left = false;
+                let is_due = of_values >= 1.0;
                 if let Some(compaction) =
-                    values::pick(self, &version, &|t| is_free(&busy.numbers, t))
+                    values::pick(self, &version, is_due, &|t| is_free(&busy.numbers, t))
                 {
                     busy.numbers.extend(compaction.tables().map(Table::number));
                     return Some(compaction);
@@ -191,21 +194,21 @@ impl Inner {
                 return Some(compaction);
             }
         }
-        if values_left
-            && let Some(compaction) = values::pick(self, &version, &|t| is_free(&busy.numbers, t))
-        {
-            busy.numbers.extend(compaction.tables().map(Table::number));
-            return Some(compaction);
-        }
-        let dropped = self.shared.dropped.all();
-        if let Some(compaction) = pick_dropped(&version, &dropped, &|t| is_free(&busy.numbers, t)) {
-            busy.numbers.insert(compaction.upper[0].tables[0].number());
-            return Some(compaction);
-        }
-        let oldest = self.shared.snapshots.stripes().oldest();
-        let horizon = self.shared.horizon();
-        let compaction = pick_stale(&version, oldest, horizon, &|t| is_free(&busy.numbers, t))?;
+        let is_free = |table: &Table| is_free(&busy.numbers, table);
+        let of_values = || values::pick(self, &version, of_values >= 1.0, &is_free);
+        let compaction = values_left.then(of_values).flatten();
+        let compaction = compaction
+            .or_else(|| join::pick(self, &version, base, busy, &is_free))
+            .or_else(|| pick_dropped(&version, &self.shared.dropped.all(), &is_free))
+            .or_else(|| {
+                let oldest = self.shared.snapshots.stripes().oldest();
+                let is_free = |level, table: &Table| busy.joined != Some(level) && is_free(table);
+                pick_stale(&version, oldest, self.shared.horizon(), &is_free)
+            })?;
         busy.numbers.extend(compaction.tables().map(Table::number));
+        if compaction.joins {
+            busy.joined = Some(compaction.to);
+        }
         Some(compaction)
     }
 }
@@ -225,12 +228,13 @@ fn pick_dropped(
 /// Returns a table with range deletes, or half of whose entries have expired, though its level
 /// needs no compaction: otherwise the range deletes and the entries that they hide would stay until
 /// something else is written there. Only tables with nothing newer than the oldest snapshot, so
-/// that they leave the last level without them.
+/// that they leave the last level without them. `is_free`: whether a level takes the result, and a
+/// table is free.
 fn pick_stale(
     version: &Version,
     oldest: Option<SeqNo>,
     horizon: Millis,
-    is_free: &dyn Fn(&Table) -> bool,
+    is_free: &dyn Fn(usize, &Table) -> bool,
 ) -> Option<Compaction> {
     let depth = version.levels.len();
     let stale = |t: &Table| {
@@ -240,7 +244,7 @@ fn pick_stale(
     for level in 1..=depth {
         let held = |t: &Table| oldest.is_some_and(|oldest| oldest < t.meta.seq_last);
         let with = version.level(level).tables.iter();
-        let with = with.filter(|t| stale(t) && is_free(t));
+        let with = with.filter(|t| stale(t) && is_free(0, t));
         for table in with.filter(|t| !held(t)) {
             let (first, last) = table.reach();
             // With nothing below it loses them where it is.
@@ -249,7 +253,7 @@ fn pick_stale(
             }
             let to = (level + 1).min(depth);
             let lower = version.level(to).overlapping(first, last);
-            if lower.iter().all(is_free) {
+            if is_free(to, table) && lower.iter().all(|t| is_free(to, t)) {
                 return Some(Compaction::one(to, table, lower));
             }
         }
@@ -258,11 +262,14 @@ fn pick_stale(
 }
 
 /// Picks a table of the level above `to`, if it and the tables that it overlaps below are free.
-fn pick_one(version: &Version, table: &Table, to: usize, busy: &Numbers) -> Option<Compaction> {
+fn pick_one(version: &Version, table: &Table, to: usize, busy: &Busy) -> Option<Compaction> {
+    if busy.joined == Some(to) {
+        return None;
+    }
     let (first, last) = table.reach();
     let lower = version.level(to).overlapping(first, last);
     let mut all = lower.iter().chain([table]);
-    if all.any(|t| busy.contains(&t.number())) {
+    if all.any(|t| busy.numbers.contains(&t.number())) {
         return None;
     }
     Some(Compaction::one(to, table, lower))
@@ -294,5 +301,5 @@ pub(super) fn pick_table(
     };
     let is_free = |table: &&Table| awaited.is_none_or(|keys| !table.is_in(keys));
     let mut order = order.into_iter().filter(is_free);
-    order.find_map(|table| pick_one(version, table, level + 1, &busy.numbers))
+    order.find_map(|table| pick_one(version, table, level + 1, busy))
 }

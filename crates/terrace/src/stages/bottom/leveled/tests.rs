@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use terrace_media::{FileSystem, OsFs};
 
+use super::column::Awaited;
 use super::level0;
 use super::pick::{debt, pick_table, targets};
 use super::value_file::ValueHandle;
 use super::version::{Table, Version};
-use super::{Busy, LeveledOptions, TableStore};
+use super::{Busy, Inner, LeveledOptions, Merging, TableStore};
 use crate::options::{MIB, Options};
 use crate::parts::key::{KeyRange, Place};
 use crate::parts::memory::Memory;
 use crate::parts::sstable::FileMeta;
 use crate::parts::values::ValueMeta;
 use crate::parts::values::layout::HEADER_BYTES;
-use crate::stages::Folder;
+use crate::stages::{Folder, FrontShape, Urgency, fixture};
 use crate::types::DbId;
 
 fn store() -> Arc<TableStore> {
@@ -331,16 +332,55 @@ fn value_files_leave_by_their_garbage() {
     assert_eq!(leaving(&whole, false), [0; 0]);
     assert_eq!(leaving(&whole, true), [101]);
     assert_eq!(values.small(16_000).count(), 0);
-    let many: Vec<_> = (0..100)
+    let many: Vec<_> = (0..101)
         .map(|n| {
             let meta = ValueMeta {
                 number: 200 + n,
-                bytes: 500,
+                bytes: if n < 100 { 500 } else { 4000 },
                 values: 1,
             };
             ValueHandle::new(&store, meta)
         })
         .collect();
     let many = Version::of(6, &[], &[files.clone(), many].concat());
-    assert_eq!(many.values.small(16_000).count(), 101);
+    assert_eq!(many.values.small(16_000).count(), 105);
+}
+
+/// Tables are left to a drain that waits for them, but not while garbage keeps drains from
+/// beginning: neither would begin.
+#[test]
+fn nothing_is_left_to_a_drain_that_cannot_begin() {
+    let shared = fixture::shared(&[]);
+    let front = FrontShape {
+        memtable_bytes: 4 << 10,
+        sealed_count_max: 2,
+        log_bytes_max: 1 << 20,
+        batch_bytes_max: 4 << 10,
+    };
+    for garbage in [4, 1000] {
+        let store = store();
+        let meta = ValueMeta {
+            number: 100,
+            bytes: HEADER_BYTES as u64 + (10 + garbage) * MIB,
+            values: 1,
+        };
+        let file = ValueHandle::new(&store, meta);
+        let mut meta = table(&store, 1, 1, 10).meta.as_ref().clone();
+        meta.values = vec![(100, 10 * MIB)];
+        let table = Table::new(&store, meta, Vec::new(), [Arc::clone(&file)].into());
+        let version = Version::of(6, &[table], &[file]);
+        let merging = Some(Merging::Whole);
+        let inner = Inner::new(Arc::clone(&shared), front, store, merging, version);
+        inner.busy.lock().awaited = Some(Awaited::freed());
+        let picked = inner.pick(Urgency::Space);
+        assert_eq!(picked.is_some(), inner.need().stops(), "{garbage}");
+        assert_eq!(inner.need().stops(), garbage == 1000);
+        // Nothing waits: the garbage is compacted.
+        drop(picked);
+        *inner.busy.lock() = Busy {
+            next: vec![None; 7],
+            ..Busy::default()
+        };
+        assert!(inner.pick(Urgency::Space).is_some(), "{garbage}");
+    }
 }

@@ -15,7 +15,7 @@ use crate::parts::values::{ValueFile, ValueMeta};
 /// BOUND: the value files beyond four times as many as their bytes need, before small ones are
 /// joined. A file is small below this part of the full size.
 const FILES_SPARE: u64 = 64;
-const SMALL_PART: u64 = 16;
+const SMALL_PART: u64 = 4;
 
 /// The memory of a value file: its metadata in two versions and in two states of the manifest.
 const FILE_BYTES: u64 = (2 * size_of::<Live>() + 3 * size_of::<ValueMeta>()) as u64 + 128;

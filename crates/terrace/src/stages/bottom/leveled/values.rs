@@ -119,7 +119,8 @@ impl Inner {
     /// Returns the value files whose values move to the files of a job that begins now.
     pub(super) fn leaving(&self, version: &Version) -> BTreeSet<u64> {
         let values = &version.values;
-        let mut leaving = self.leaving_for_garbage(version);
+        let is_due = self.value_garbage(version).is_due();
+        let mut leaving = self.leaving_for_garbage(version, is_due);
         if !values.is_empty() && !self.shared.reserve.is_tight() {
             leaving.extend(values.small(self.store.value_file_bytes()));
         }
@@ -127,12 +128,12 @@ impl Inner {
     }
 
     /// Returns those of them that have garbage.
-    fn leaving_for_garbage(&self, version: &Version) -> BTreeSet<u64> {
+    fn leaving_for_garbage(&self, version: &Version, is_due: bool) -> BTreeSet<u64> {
         let values = &version.values;
         if values.is_empty() {
             return BTreeSet::new();
         }
-        let leaving = values.leaving(self.value_garbage(version).is_due());
+        let leaving = values.leaving(is_due);
         let reserve = &self.shared.reserve;
         if !reserve.is_tight() {
             return leaving;
@@ -160,17 +161,20 @@ impl Inner {
     }
 }
 
-/// Returns the rewriting of the smallest free table that points into a file that leaves.
+/// Returns the rewriting of the smallest free table that points into a file that leaves. `is_due`:
+/// garbage is due.
 pub(super) fn pick(
     inner: &Inner,
     version: &Version,
+    is_due: bool,
     is_free: &dyn Fn(&Table) -> bool,
 ) -> Option<Compaction> {
-    let leaving = inner.leaving_for_garbage(version);
+    let leaving = inner.leaving_for_garbage(version, is_due);
     let tables = version.tables().filter(|table| table.points_into(&leaving));
     let free = tables.filter(|table| is_free(table));
     let table = free.min_by_key(|table| table.meta.bytes)?;
-    Some(Compaction::rewriting(table))
+    let compaction = Compaction::rewriting(table);
+    Some(compaction.moving(leaving))
 }
 
 /// Forgets value files without a live value.
