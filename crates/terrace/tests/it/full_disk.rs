@@ -198,40 +198,47 @@ fn a_disk_is_given_back_by_single_deletes() {
 }
 
 /// Values apart on a full disk: reads go on, and deletes of keys that lie together give the space
-/// of their value files back, to the next puts.
+/// of their value files back, to the next puts. With small memtables many files are joined
+/// meanwhile.
 #[test]
 fn a_disk_of_values_apart_is_given_back() {
     const DISK: u64 = 24 << 20;
-    for design in settings::designs_with_files() {
+    let small = [Design::Leveled, Design::FlatLsm].map(|design| (design, 16 << 10));
+    let all = settings::designs_with_files().map(|design| (design, 256 << 10));
+    for (design, memtable) in all.chain(small) {
         watch(move |watched| {
-            watched.op(format!("{design}"), || {
-                let folder = scratch().unwrap();
-                let (place, ..) = on_a_disk_of(DISK, folder.path());
-                let mut options = Options {
-                    design: Some(design),
-                    ..Options::default()
-                };
-                options.front.memtable_bytes = 256 << 10;
-                options.bottom.leveled.table_bytes = 1 << 20;
-                options.bottom.leveled.values_apart_from = Some(500);
-                let db = place.open(&options).unwrap();
-                let put = |n: u32| db.put(n.to_be_bytes(), value(n, 2000));
-                let count = (0..).find(|n| put(*n).is_err()).unwrap();
-                let _ = db.drain();
-                for n in 0..count {
-                    let found = db.get(n.to_be_bytes()).unwrap();
-                    assert_eq!(found, Some(value(n, 2000)), "{design}, {n} of {count}");
-                }
-                let deleted = count * 3 / 4;
-                for n in 0..deleted {
-                    delete_at_once(&db, n.to_be_bytes());
-                }
-                for n in count..count + count / 4 {
-                    put_in_time(&db, n, || put(n));
-                }
-                let left = count - deleted + count / 4;
-                assert_eq!(db.iter().unwrap().count() as u32, left);
+            let folder = scratch().unwrap();
+            let (place, ..) = on_a_disk_of(DISK, folder.path());
+            let mut options = Options {
+                design: Some(design),
+                ..Options::default()
+            };
+            options.front.memtable_bytes = memtable;
+            options.buffer.tables.table_bytes = Some(memtable).filter(|&it| it < 256 << 10);
+            options.bottom.leveled.table_bytes = 1 << 20;
+            options.bottom.leveled.values_apart_from = Some(500);
+            let db = place.open(&options).unwrap();
+            let what = format!("{design}, memtables of {memtable} bytes");
+            let put = |n: u32| db.put(n.to_be_bytes(), value(n, 2000));
+            let count = watched.op(format!("{what}, puts"), || {
+                (0..).find(|n| put(*n).is_err()).unwrap()
             });
+            let _ = watched.op(format!("{what}, drain"), || db.drain());
+            for n in 0..count {
+                let found = db.get(n.to_be_bytes()).unwrap();
+                assert_eq!(found, Some(value(n, 2000)), "{what}, {n} of {count}");
+            }
+            let deleted = count * 3 / 4;
+            watched.op(format!("{what}, deletes"), || {
+                (0..deleted).for_each(|n| delete_at_once(&db, n.to_be_bytes()));
+            });
+            for n in count..count + count / 4 {
+                watched.op(format!("{what}, put {n}"), || {
+                    put_in_time(&db, n, || put(n));
+                });
+            }
+            let left = count - deleted + count / 4;
+            assert_eq!(db.iter().unwrap().count() as u32, left);
         });
     }
 }

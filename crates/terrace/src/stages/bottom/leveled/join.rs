@@ -5,6 +5,7 @@
 //! takes memory, a file, and a place in the manifest.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::compaction::Compaction;
 use super::version::{Run, Table, Version};
@@ -28,12 +29,14 @@ const VALUE_FILES_MAX: u64 = 8;
 /// between the tables too.
 pub(super) fn pick(
     inner: &Inner,
-    version: &Version,
+    version: &Arc<Version>,
     base: usize,
     busy: &Busy,
     is_free: &dyn Fn(&Table) -> bool,
 ) -> Option<Compaction> {
-    if busy.joined.is_some() || busy.has_column || inner.shared.reserve.is_tight() {
+    let reserve = &inner.shared.reserve;
+    let is_refused = busy.join_refused.as_ptr() == Arc::as_ptr(version);
+    if busy.joined.is_some() || busy.has_column || is_refused || reserve.is_tight() {
         return None;
     }
     let full = inner.store.options.table_bytes;
@@ -68,7 +71,11 @@ pub(super) fn pick(
         });
         let sizes: Vec<Size> = sizes.collect();
         if let Some(row) = longest(&sizes, full, VALUE_FILES_MAX * full_values) {
-            return Some(Compaction::joining(level, &run.tables[row]));
+            let sizes = &sizes[row.clone()];
+            let bytes: u64 = sizes.iter().map(|table| table.bytes + table.copied).sum();
+            // Not with the reserve: nothing needs it.
+            let fits = reserve.has_room_for_table(reserve.held_for_tables() + bytes);
+            return fits.then(|| Compaction::joining(level, &run.tables[row]));
         }
     }
     None

@@ -223,6 +223,8 @@ struct Busy {
     /// The level whose small tables are being joined. Nothing is brought down to it meanwhile: the
     /// result lies in the gaps between them too (L2).
     joined: Option<usize>,
+    /// The version in which the disk has refused a joining. The next one begins in another.
+    join_refused: Weak<Version>,
     /// Whether the disk has refused the merge of a drain with the whole first level. The next ones
     /// become runs of level 0, until one has found space.
     merging_refused: bool,

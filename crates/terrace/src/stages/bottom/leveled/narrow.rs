@@ -161,8 +161,13 @@ fn gathered(version: &Version, busy: &mut Busy) -> Option<Compaction> {
 
 impl Inner {
     /// Prepares a compaction that fits after the disk has refused `compaction` after `written`
-    /// bytes. Returns whether there is one; the refused compaction then ends.
+    /// bytes. Returns whether there is one, or none is needed; the refused compaction then ends.
     pub(super) fn narrow(&self, compaction: &Compaction, written: u64) -> Result<bool> {
+        if compaction.joins {
+            // Nothing needs it, and others wait for its tables.
+            self.busy.lock().join_refused = Arc::downgrade(&self.version());
+            return Ok(true);
+        }
         if compaction.rewrites || compaction.to == 0 {
             // Another table may be smaller.
             return Ok(!self.busy.lock().narrow.rewrites.is_empty());
