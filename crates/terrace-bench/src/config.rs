@@ -14,6 +14,7 @@ use crate::schedule::Arrivals;
 use crate::step::{Contents, DEFAULT_STEPS, Step, check_order};
 use crate::store::StoreKind;
 use crate::trace::Trace;
+use crate::units;
 use crate::ycsb::{Properties, Workload};
 
 /// The directory of level 0, in the one that was given.
@@ -429,6 +430,10 @@ pub(crate) fn engine_settings(options: &Options) -> Option<String> {
             if levels != Options::default().buffer.levels || threads > 0 {
                 parts.push(plural(u64::from(levels), "level"));
                 parts.push(plural(threads as u64, "merge thread"));
+            }
+            let pm_memtable = options.front.pm_memtable_bytes;
+            if let Some(bytes) = pm_memtable.filter(|_| options.design_of_new().has_pm_memtable()) {
+                parts.push(format!("memtable in the pool {}", units::bytes(bytes)));
             }
         }
         Some("tables") => {

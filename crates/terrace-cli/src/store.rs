@@ -143,6 +143,7 @@ pub(crate) fn apply(args: &StoreArgs, options: &mut Options) {
     );
     set(&mut options.front.memtable_bytes, args.memtable_size);
     set(&mut options.buffer.tables.table_bytes, args.memtable_size);
+    set(&mut options.front.pm_memtable_bytes, args.pm_memtable_size);
     let leveled = &mut options.bottom.leveled;
     set(&mut leveled.table_bytes, args.table_size);
     set(&mut leveled.level1_bytes, args.level1_size);
@@ -262,6 +263,7 @@ mod tests {
             durability: Some(DurabilityArg::Sync),
             table_size: Some(8 << 20),
             pool_size: Some(16 << 20),
+            pm_memtable_size: Some(3 << 20),
             cache_size: Some(0),
             compression: Some(Compression::None),
             direct_io: Some(DirectIoArg::Writes),
@@ -270,6 +272,7 @@ mod tests {
         let extent = stored.bottom.extent_bytes;
         let options = options(Some(stored), &args);
         assert_eq!(options.front.memtable_bytes, 1 << 20);
+        assert_eq!(options.front.pm_memtable_bytes, Some(3 << 20));
         assert_eq!(options.bottom.extent_bytes, extent);
         assert_eq!(options.pool.size_bytes, 16 << 20);
         assert_eq!(options.pool.path.as_deref(), Some(Path::new("elsewhere")));

@@ -334,8 +334,12 @@ pub fn damage(request: &Request) -> Outcome {
     let mut tally = damage::Tally::default();
     let mut failures = 0;
     let mut seed = first;
+    let designs = request.designs_or(&[])?;
     while request.goes_on("cases", 10_000, tally.cases() + failures)? {
-        let specimen = Specimen::drawn(seed)?;
+        let specimen = match designs.len() as u64 {
+            0 => Specimen::drawn(seed)?,
+            count => Specimen::of(designs[(seed % count) as usize], seed)?,
+        };
         specimen.repair_undamaged()?;
         let each = match specimen.is_large() {
             // A case takes a second.

@@ -21,6 +21,7 @@ use crate::faults;
 use crate::guest::{Machines, Patient};
 use crate::kill::Victim;
 use crate::linear;
+use crate::lists;
 use crate::metamorphic;
 use crate::model;
 use crate::moments;
@@ -61,6 +62,8 @@ pub enum Suite {
     TablesPower,
     /// Power losses of a store with memtables that are their own logs.
     ListsPower,
+    /// Such memtables over bytes of an earlier use, and with links that a power loss took.
+    Lists,
     /// The same, with small writes that may be lost among others.
     Gathered,
     /// Calls on a store whose level 0 leaves in columns.
@@ -120,9 +123,9 @@ pub fn trials() -> Vec<Trial> {
     use Canary as C;
     use Medium::{Dax, Dram, Mapped};
     use Suite::{
-        Columns, Damage, Faults, Gathered, Guest, Kill, Limits, Linear, LinearFiles, ListsPower,
-        Long, Metamorphic, Model, Moments, Power, Room, Space, Stalled, Strangers, Tables,
-        TablesPower,
+        Columns, Damage, Faults, Gathered, Guest, Kill, Limits, Linear, LinearFiles, Lists,
+        ListsPower, Long, Metamorphic, Model, Moments, Power, Room, Space, Stalled, Strangers,
+        Tables, TablesPower,
     };
     let table = [
         (C::ValueChecksum, Damage, Dax, 400),
@@ -151,6 +154,8 @@ pub fn trials() -> Vec<Trial> {
         (C::ListFence, ListsPower, Dax, 40),
         (C::LinksUnflushed, ListsPower, Dax, 40),
         (C::ListBatch, ListsPower, Dax, 40),
+        (C::ListNumbers, Lists, Dax, 10),
+        (C::LinksKept, Lists, Dax, 10),
         (C::FileUnsynced, TablesPower, Dax, 20),
         (C::LogsByNumber, TablesPower, Dax, 40),
         (C::DrainTombstone, Metamorphic, Dax, 10),
@@ -226,6 +231,7 @@ impl Suite {
             Suite::Tables => "tables",
             Suite::TablesPower => "power, tables",
             Suite::ListsPower => "power, lists",
+            Suite::Lists => "lists",
             Suite::Gathered => "power, gathered",
             Suite::Metamorphic => "metamorphic",
             Suite::Stalled => "stalled",
@@ -275,6 +281,10 @@ impl Suite {
                 case.options.front.memtable_bytes = 4 << 10;
                 case.shrinks = false;
                 case.run(&script).map(|_| ())
+            }
+            Suite::Lists => {
+                lists::reused()?;
+                lists::interrupted(seed).map(|_| ())
             }
             Suite::Gathered => {
                 let (case, script) = Case::gathering(seed, medium);

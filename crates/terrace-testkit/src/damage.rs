@@ -164,6 +164,16 @@ impl Specimen {
         Specimen::with(seed, medium, options, (closed, false))
     }
 
+    /// As [`Specimen::make`], of a design in a pool on a medium.
+    pub fn of(design: Design, seed: u64) -> Outcome<Specimen> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let medium = [Medium::Dax, Medium::Mapped][rng.usize(..2)];
+        let closed = rng.u8(..4) == 0;
+        let mut options = settings::varied(&settings::small_of(design, medium), rng.u8(..));
+        options.pool.size_bytes = 2 << 20;
+        Specimen::with(seed, medium, options, (closed, false))
+    }
+
     /// As [`Specimen::make`], but some seeds use threads or default options, both for writing and
     /// for opening the database. A crash then is that of an idle database.
     pub fn drawn(seed: u64) -> Outcome<Specimen> {

@@ -17,6 +17,7 @@ pub mod heap;
 pub mod history;
 pub mod kill;
 pub mod linear;
+pub mod lists;
 pub mod metamorphic;
 pub mod model;
 pub mod moments;

@@ -42,7 +42,8 @@ usage: terrace-testkit CAMPAIGN [--OPTION VALUE]...
   strangers  databases in directories with files of others
           --cases N | --minutes M, --seed S, --medium dax|mapped|dram
   damage  databases with changed bytes, opened, read, verified and used further
-          --cases N | --minutes M, --seed S, --each N (cases of one database), --failures N
+          --cases N | --minutes M, --seed S, --design NAME|all (in pools; by default as drawn),
+          --each N (cases of one database), --failures N
   faults  every call on files and on the pool fails, one at a time
           --seeds N | --minutes M, --seed S, --medium dax|mapped|dram, --design NAME|all,
           --stride N (every n-th call only), --every-way 1 (each call in every way),
@@ -91,7 +92,9 @@ fn run(args: &[String]) -> Outcome {
         "linear" => campaign::linear(&parse(&[
             "runs", "minutes", "seed", "medium", "design", "writes", "writers", "readers", "spread",
         ])?),
-        "damage" => campaign::damage(&parse(&["cases", "minutes", "seed", "each", "failures"])?),
+        "damage" => campaign::damage(&parse(&[
+            "cases", "minutes", "seed", "design", "each", "failures",
+        ])?),
         "model" => campaign::model(&parse(&[
             "cases", "minutes", "seed", "medium", "design", "len",
         ])?),

@@ -43,6 +43,10 @@ canaries! {
     LogRecord => "log-record" in "stages/front",
     /// The nodes of a batch in such a list are not marked as belonging together.
     ListBatch => "list-batch" in "front/*/memtable.rs",
+    /// Numbers that a crash may have left in the pool are used again.
+    ListNumbers => "list-numbers" in "front/*/recover.rs",
+    /// Links are kept after a kill although some are missing.
+    LinksKept => "links-kept" in "skiplist/walk.rs",
     /// A list that was its own log becomes a table before its links are durable.
     LinksUnflushed => "links-unflushed" in "elastic/copy_in.rs",
     /// The manifest names a table that was not synced.

@@ -108,6 +108,10 @@ fn pool(metrics: &Metrics) -> Table {
     };
     let none = String::new;
     row("memtables".into(), none(), none(), metrics.memtable_bytes);
+    if metrics.pm_memtable_bytes > 0 {
+        let bytes = metrics.pm_memtable_bytes;
+        row("  of it in the pool".into(), none(), none(), bytes);
+    }
     row("logs".into(), none(), none(), metrics.log_bytes);
     for level in &metrics.levels {
         let (tables, nodes) = (
@@ -276,6 +280,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
         "entries": entries,
         "keyspaces": keyspaces,
         "memtable_bytes": metrics.memtable_bytes,
+        "pm_memtable_bytes": metrics.pm_memtable_bytes,
         "log_bytes": metrics.log_bytes,
         "levels": levels,
         "repository": {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Opened, RebuildProgress};
 use crate::engine::Stages;
 use crate::error::Result;
+use crate::stages::bottom::leveled;
 use crate::stages::buffer::elastic::{self, Drains};
 use crate::stages::front::wal_memtable::{self, FlushTo};
 use crate::stages::{Bottom, Folder, Shared};
@@ -36,4 +37,26 @@ pub(super) fn open(
         bottom,
     };
     Ok((stages, opened))
+}
+
+/// Opens the stages with levels of table files as the bottom.
+pub(super) fn open_over_files(
+    shared: &Arc<Shared>,
+    folder: Folder,
+    front_and_drains: (FlushTo, Drains),
+    links_lost: bool,
+    progress: RebuildProgress<'_>,
+) -> Result<(Stages, Opened)> {
+    open(
+        shared,
+        folder,
+        front_and_drains,
+        links_lost,
+        progress,
+        |folder, _| {
+            let front = wal_memtable::shape(shared);
+            let bottom = leveled::recover::recover(shared, folder, front, None)?;
+            Ok(Box::new(bottom))
+        },
+    )
 }

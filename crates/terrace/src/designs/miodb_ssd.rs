@@ -10,9 +10,8 @@ use std::sync::Arc;
 use super::{Opened, RebuildProgress, Recipe, buffered};
 use crate::engine::Stages;
 use crate::error::Result;
-use crate::stages::bottom::leveled;
 use crate::stages::buffer::elastic::{self, Drains};
-use crate::stages::front::wal_memtable::{self, FlushTo};
+use crate::stages::front::wal_memtable::FlushTo;
 use crate::stages::{Folder, Shared};
 
 /// No stage needs initial bytes on media.
@@ -31,9 +30,5 @@ fn open(
 ) -> Result<(Stages, Opened)> {
     // A drain frees its tables when all of it is in files: the pool is to hold several.
     let drains = (FlushTo::Pool, Drains::Early);
-    buffered::open(shared, folder, drains, links_lost, progress, |folder, _| {
-        let front = wal_memtable::shape(shared);
-        let bottom = leveled::recover::recover(shared, folder, front, None)?;
-        Ok(Box::new(bottom))
-    })
+    buffered::open_over_files(shared, folder, drains, links_lost, progress)
 }

@@ -69,6 +69,8 @@ impl Design {
             Design::NoveLsm => novelsm::RECIPE,
             #[cfg(feature = "test-design")]
             Design::NoveLsmNoSst => novelsm::NO_SST,
+            #[cfg(feature = "test-design")]
+            Design::NoveLsmHier => novelsm::HIERARCHICAL,
             Design::MatrixKv => matrixkv::RECIPE,
         }
     }

@@ -75,6 +75,8 @@ counters! {
     pub struct Metrics {
         /// Bytes of memtables, active and sealed.
         pub memtable_bytes: u64,
+        /// Those of them in the pool, which are their own logs.
+        pub pm_memtable_bytes: u64,
         /// Sealed memtables that wait for their flush.
         pub sealed_count: u64,
         /// Bytes of logs that recovery would replay.

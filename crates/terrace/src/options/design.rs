@@ -33,6 +33,8 @@ named_enum! {
         NoveLsm => "novelsm",
         #[cfg(feature = "test-design")]
         NoveLsmNoSst => "novelsm-nosst",
+        #[cfg(feature = "test-design")]
+        NoveLsmHier => "novelsm-hier",
     }
 }
 
@@ -44,6 +46,8 @@ const OF_TESTS: &[Design] = &[
     Design::NoveLsm,
     #[cfg(feature = "test-design")]
     Design::NoveLsmNoSst,
+    #[cfg(feature = "test-design")]
+    Design::NoveLsmHier,
 ];
 
 /// The location of a design's data.
@@ -66,7 +70,7 @@ impl Design {
             #[cfg(feature = "test-design")]
             Design::BufferOnly | Design::NoveLsmNoSst => (Some("elastic"), false, false),
             #[cfg(feature = "test-design")]
-            Design::NoveLsm => (Some("elastic"), true, false),
+            Design::NoveLsm | Design::NoveLsmHier => (Some("elastic"), true, false),
         };
         Shape {
             buffer,
@@ -93,6 +97,8 @@ impl Design {
             Design::NoveLsm => "for tests: a memtable in the pool above levels of table files",
             #[cfg(feature = "test-design")]
             Design::NoveLsmNoSst => "for tests: a memtable in the pool, all data stays there",
+            #[cfg(feature = "test-design")]
+            Design::NoveLsmHier => "for tests: a memtable in the pool below that in memory",
         }
     }
 
@@ -112,6 +118,21 @@ impl Design {
     /// log until it is in a table file.
     pub(crate) fn keeps_tables_in_logs(self) -> bool {
         self.shape().logs_are_tables
+    }
+
+    /// Returns whether it has a memtable in the pool, in addition to those in memory.
+    pub const fn has_pm_memtable(self) -> bool {
+        match self {
+            #[cfg(feature = "test-design")]
+            Design::NoveLsm | Design::NoveLsmNoSst | Design::NoveLsmHier => true,
+            #[cfg(feature = "test-design")]
+            Design::BufferOnly => false,
+            Design::MioDb
+            | Design::MioDbSsd
+            | Design::MatrixKv
+            | Design::FlatLsm
+            | Design::Leveled => false,
+        }
     }
 
     /// Returns whether data ends up in table files, in the database's directory.

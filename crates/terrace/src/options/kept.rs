@@ -83,6 +83,7 @@ const LINES: &[Line] = lines! {
     "extent_bytes" = bottom.extent_bytes,
     "front.sealed_count_max" = front.sealed_count_max,
     "front.log_bytes_max" = front.log_bytes_max,
+    "front.pm_memtable_bytes" = front.pm_memtable_bytes,
     "buffer.filter_bits_per_key" = buffer.filter_bits_per_key,
     "buffer.table_bytes_max" = buffer.table_bytes_max,
     "buffer.matrix.columns" = buffer.matrix.columns,
@@ -179,6 +180,7 @@ mod tests {
                 memtable_bytes: 1 << 20,
                 sealed_count_max: 5,
                 log_bytes_max: 1 << 40,
+                pm_memtable_bytes: Some(79 << 20),
             },
             buffer: BufferOptions {
                 levels: 3,
@@ -267,6 +269,7 @@ mod tests {
             memtable_bytes,
             sealed_count_max,
             log_bytes_max,
+            pm_memtable_bytes,
         } = front;
         let BufferOptions {
             levels: buffer_levels,
@@ -320,6 +323,7 @@ mod tests {
             extent_bytes.print(),
             sealed_count_max.print(),
             log_bytes_max.print(),
+            pm_memtable_bytes.print(),
             buffer_bits.print(),
             table_bytes_max.print(),
             columns.print(),

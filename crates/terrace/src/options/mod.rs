@@ -25,6 +25,11 @@ pub const MIB: u64 = 1 << 20;
 
 /// Memtables and extents that follow a pool's size are at most 1/`POOL_PIECES` of it.
 const POOL_PIECES: u64 = 32;
+/// A memtable in the pool has this many times the bytes of one in memory: with 64 MiB, an eighth of
+/// the 4 GiB of NoveLSM. It leaves in one piece, so that of 4 GiB would stop writers.
+const PM_MEMTABLE_FACTOR: u64 = 8;
+/// It takes at most this part of the pool by default, and if it is stated.
+const PM_MEMTABLE_PARTS_MIN: (u64, u64) = (16, 4);
 /// The number of merges that can run at a time (parts/redo/layout.rs).
 pub(crate) const MERGES_MAX: usize = 11;
 /// The minimum size of a memtable that follows the size of a pool or of a disk.
@@ -143,6 +148,13 @@ pub struct FrontOptions {
     /// files when it is opened, and a memtable an eighth of that.
     /// Default: 1 GiB. Changes: on reopen.
     pub log_bytes_max: u64,
+    /// The size of the memtable in the pool of `NoveLsm`, in bytes, which the other designs do not
+    /// have.
+    /// Larger: longer bursts of writes go on while table files are made, and more versions of a key
+    /// never reach them. Smaller: its space comes back in smaller pieces.
+    /// Default: `None`, 8 times `memtable_bytes`, at most a 16th of the pool; the paper's is 4 GiB
+    /// (NoveLSM, section 5). Range: 4 KiB to a quarter of the pool. Changes: on reopen.
+    pub pm_memtable_bytes: Option<u64>,
 }
 
 impl Default for FrontOptions {
@@ -151,6 +163,7 @@ impl Default for FrontOptions {
             memtable_bytes: 64 * MIB,
             sealed_count_max: 2,
             log_bytes_max: 1 << 30,
+            pm_memtable_bytes: None,
         }
     }
 }
@@ -444,6 +457,21 @@ impl Options {
                 ),
             );
         }
+        let most = self.pool.size_bytes / PM_MEMTABLE_PARTS_MIN.1;
+        if let (Some(bytes), true) = (
+            self.front.pm_memtable_bytes,
+            self.design_of_new().has_pm_memtable(),
+        ) {
+            check(
+                (4096..=most.max(4096)).contains(&bytes),
+                format!(
+                    "front.pm_memtable_bytes (--pm-memtable-size) is {bytes}, but in a pool of {} \
+                     bytes it must be 4 KiB to {most}: lower it, or raise --pool-size \
+                     (pool.size_bytes)",
+                    self.pool.size_bytes
+                ),
+            );
+        }
         let (pool, least) = (self.pool.size_bytes, self.pool_bytes_min());
         let why = match self.design_of_new().keeps_tables_in_logs() {
             true => format!(
@@ -523,6 +551,22 @@ impl Options {
     /// memtables with their logs, and two extents for the bottom to move into.
     pub(crate) fn reserve_beside_table(&self) -> u64 {
         4 * (self.front.memtable_bytes + 64 * 1024) + 2 * self.bottom.extent_bytes
+    }
+
+    /// Returns the bytes of a memtable in the pool.
+    pub(crate) fn pm_memtable_bytes(&self) -> u64 {
+        let (usual, stated) = PM_MEMTABLE_PARTS_MIN;
+        let most = self.pool.size_bytes / stated;
+        let most = match self.pool_is_memory() {
+            // The logs of a table are needed until all of it is drained.
+            true => most.min(self.table_bytes_max()),
+            false => most,
+        };
+        let usual = (PM_MEMTABLE_FACTOR.saturating_mul(self.front.memtable_bytes))
+            .min(self.pool.size_bytes / usual)
+            // It becomes a table, whose filter has memory up to this size.
+            .min(self.table_bytes_max());
+        self.front.pm_memtable_bytes.unwrap_or(usual).min(most)
     }
 
     /// Returns the bytes up to which merges may always make a table.

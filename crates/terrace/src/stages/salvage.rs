@@ -100,6 +100,8 @@ pub(crate) struct Area {
     pub(crate) head: Option<u64>,
     /// Whether the end of the entries is unknown.
     pub(crate) open_end: bool,
+    /// Whether more entries may have followed the last one, as in a log whose end is not recorded.
+    pub(crate) may_go_on: bool,
     /// Whether nodes may be marked dead.
     pub(crate) may_be_dead: bool,
     /// Whether it belongs to the stage's only list.
@@ -124,6 +126,7 @@ impl Area {
             end: span.off,
             head: None,
             open_end: false,
+            may_go_on: false,
             may_be_dead: false,
             in_one_list: false,
             replaced: false,

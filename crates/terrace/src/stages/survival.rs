@@ -67,7 +67,7 @@ mod tests {
             #[cfg(feature = "test-design")]
             Design::BufferOnly | Design::NoveLsmNoSst => Survival::Logs,
             #[cfg(feature = "test-design")]
-            Design::NoveLsm => Survival::Files,
+            Design::NoveLsm | Design::NoveLsmHier => Survival::Files,
         });
         assert_eq!(without_a_pool, expected);
     }

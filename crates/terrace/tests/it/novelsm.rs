@@ -1,15 +1,18 @@
 //! NoveLSM: every other memtable is in the pool and is its own log, and nobody notices.
 
 use terrace::inspect::{self, LogPiece, LogPlace};
-use terrace::{Db, Design, Durability, Options, RepairOutcome, RepairSource, WriteBatch};
-use terrace_media::Medium;
+use terrace::{
+    Db, Design, Durability, ErrorKind, Options, RepairOutcome, RepairSource, WriteBatch,
+};
+use terrace_media::{Machine, Medium, Survive};
+use terrace_testkit::damage::{Specimen, Tally};
 use terrace_testkit::place::scratch;
-use terrace_testkit::{settings, space};
+use terrace_testkit::{lists, seeds, settings, space};
 
 use crate::buffer_only::{crashes_of, random_calls_of};
 
 const MEDIA: [Medium; 3] = [Medium::Dax, Medium::Mapped, Medium::Dram];
-const DESIGNS: [Design; 2] = [Design::NoveLsm, Design::NoveLsmNoSst];
+const DESIGNS: [Design; 3] = [Design::NoveLsm, Design::NoveLsmNoSst, Design::NoveLsmHier];
 
 /// After random calls, with manual steps and with threads, the store equals an ordered map.
 #[test]
@@ -128,11 +131,46 @@ fn lists_are_inspected_and_repaired() {
     let report = Db::builder(at("repaired"))
         .repair_of(&RepairSource::new(at("copy")))
         .unwrap();
-    assert_ne!(report.outcome, RepairOutcome::Partly, "{report:#?}");
+    // The list has no recorded end, and damage there looks like that of a crash.
+    assert_eq!(report.outcome, RepairOutcome::Uncertain, "{report:#?}");
+    let is_told = |loss: &terrace::Loss| {
+        !loss.certain && loss.problem == "more entries may have followed the last one"
+    };
+    let mut of_lists = report.losses.iter().filter(|loss| loss.kind == "buffer");
+    assert!(of_lists.all(is_told), "{report:#?}");
+    assert!(
+        report.losses.iter().any(|loss| loss.kind == "buffer"),
+        "{report:#?}"
+    );
     let repaired = Db::builder(at("repaired")).open().unwrap();
     assert_eq!(all(&repaired), expected);
-    let opened = Db::builder(at("copy")).open().unwrap();
-    assert_eq!(all(&opened), expected);
+    let mut options = Options::load(at("copy")).unwrap().unwrap();
+    for read_only in [true, false] {
+        options.read_only = read_only;
+        let opened = Db::open(at("copy"), options.clone()).unwrap();
+        assert_eq!(all(&opened), expected, "read-only: {read_only}");
+    }
+}
+
+/// Damage of lists that are logs, and of all else, is found or harmless, and repairs report what is
+/// lost.
+#[test]
+fn damage_is_found_or_harmless() {
+    let mut tally = Tally::default();
+    // A page with the end of a list.
+    let specimen = Specimen::of(Design::NoveLsmNoSst, 0x6b).unwrap();
+    specimen.run(69).unwrap();
+    for (seed, &design) in (0..6 * seeds::times()).zip(DESIGNS.iter().cycle()) {
+        let specimen = Specimen::of(design, seed).unwrap();
+        specimen.repair_undamaged().unwrap();
+        for case in 0..40 {
+            match specimen.run(case) {
+                Ok((kind, class)) => tally.count(kind, class),
+                Err(failure) => panic!("{design}: {failure}"),
+            }
+        }
+    }
+    println!("{tally}");
 }
 
 /// Returns the number of entries in lists that are logs, each in a batch of two.
@@ -152,4 +190,136 @@ fn entries_in_lists(folder: &std::path::Path) -> usize {
         assert_eq!(found.unwrap().problems, 0);
     }
     count
+}
+
+/// Entries that a killed process wrote and did not fence are there after a power loss too, once
+/// somebody has read them.
+#[test]
+fn what_is_read_after_a_kill_survives_a_power_loss() {
+    let machine = Machine::new(71, Medium::Dax);
+    let db = lists::open(&machine).unwrap();
+    lists::begin_list(&db, 1).unwrap();
+    db.put([1; 8], [1; 40]).unwrap();
+    let take = |machine: &Machine| vec![machine.process_image()];
+    let killed = lists::images(&machine, take, || {
+        let mut batch = WriteBatch::new();
+        for n in 2..9 {
+            batch.put([n; 8], [n; 40]);
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+        Ok(())
+    });
+    let mut unfenced = 0;
+    for (seed, image) in (0..).zip(killed.unwrap()) {
+        let machine = Machine::boot(image, seed);
+        let db = lists::open(&machine).unwrap();
+        let seen = all(&db);
+        unfenced += usize::from(seen.len() == 9);
+        let after = Machine::boot(machine.crash_image(Survive::None), seed);
+        assert_eq!(all(&lists::open(&after).unwrap()), seen);
+    }
+    assert!(unfenced > 0, "no image has the batch before its fence");
+}
+
+/// Nodes that a power loss left behind the end of a list are never taken for entries of another.
+#[test]
+fn numbers_of_lost_nodes_are_not_used_again() {
+    assert!(lists::reused().unwrap() > 0, "no list ends at such a node");
+}
+
+/// Links that a power loss took are made although the recovery after it was killed.
+#[test]
+fn lost_links_are_made_after_a_kill() {
+    let kills = lists::interrupted(73).unwrap();
+    assert!(kills > 20, "{kills}");
+}
+
+/// In the hierarchical mode memtables are copied into one table in the pool, which leaves for files
+/// when it is full, all at once.
+#[test]
+fn memtables_are_copied_into_one_table() {
+    for medium in MEDIA {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(Design::NoveLsmHier, medium);
+        options.pool.size_bytes = 16 << 20;
+        options.front.log_bytes_max = 16 << 20;
+        options.front.pm_memtable_bytes = Some(256 << 10);
+        let mut largest = 0;
+        let mut left = 0;
+        let db = Db::open(folder.path(), options).unwrap();
+        for n in 0..12_000u32 {
+            db.put((n * 7919 % 12_000).to_be_bytes(), [n as u8; 100])
+                .unwrap();
+            if n % 60 > 0 {
+                continue;
+            }
+            while db.step(0).unwrap() {}
+            let metrics = db.metrics();
+            let count: u64 = metrics.levels.iter().map(|level| level.table_count).sum();
+            assert!(count <= 1, "{medium}: {metrics:#?}");
+            let bytes = metrics.levels.iter().map(|level| level.bytes).sum();
+            if bytes < largest {
+                left += 1;
+                assert!(largest > 200 << 10, "{medium}: left at {largest}");
+                let files = &metrics.files;
+                assert!(files.iter().any(|level| level.file_count > 0), "{medium}");
+            }
+            largest = bytes;
+        }
+        assert!(left >= 4, "{medium}: left {left} times");
+        assert_eq!(all(&db).len(), 12_000);
+    }
+}
+
+/// The memtable in the pool has the stated size, and sizes that the pool has no space for are
+/// refused by name.
+#[test]
+fn the_size_of_the_memtable_in_the_pool_is_as_stated() {
+    for bytes in [64 << 10, 192 << 10, 512 << 10] {
+        let folder = scratch().unwrap();
+        let mut options = options(Medium::Dax);
+        options.front.pm_memtable_bytes = Some(bytes);
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        assert_eq!(db.options().front.pm_memtable_bytes, Some(bytes));
+        lists::begin_list(&db, 1).unwrap();
+        let mut largest = 0;
+        let is_after = |db: &Db| {
+            let metrics = db.metrics();
+            metrics.memtable_bytes > metrics.pm_memtable_bytes
+        };
+        // BOUND: it is full before as many bytes of values are in it.
+        for n in 0u32.. {
+            db.put(n.to_be_bytes(), [7; 100]).unwrap();
+            if is_after(&db) {
+                break;
+            }
+            largest = db.metrics().pm_memtable_bytes;
+        }
+        assert!(
+            (bytes - 1024..=bytes).contains(&largest),
+            "{largest} of {bytes}"
+        );
+        drop(db);
+        let stored = Options::load(folder.path()).unwrap().unwrap();
+        assert_eq!(stored.front.pm_memtable_bytes, Some(bytes));
+        for bad in [0, 4095, (options.pool.size_bytes / 4) + 1] {
+            options.front.pm_memtable_bytes = Some(bad);
+            let refused = Db::open(folder.path(), options.clone()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid);
+            let text = refused.to_string();
+            for part in [
+                "front.pm_memtable_bytes (--pm-memtable-size) is ",
+                &bad.to_string(),
+                "4 KiB to 524288",
+                "--pool-size",
+            ] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+    }
+    // In other designs it means nothing.
+    let mut options = options(Medium::Dax);
+    options.design = Some(Design::MioDb);
+    options.front.pm_memtable_bytes = Some(1);
+    options.validate().unwrap();
 }

@@ -502,6 +502,15 @@ impl<'a> NodeSalvage<'a> {
         self.report_repository(findings);
         let path = &self.window.pool.path;
         gathered.any |= !self.areas.is_empty() && self.areas.iter().all(|a| a.problem.is_none());
+        for area in self.areas.iter().filter(|area| area.may_go_on) {
+            let text = "more entries may have followed the last one";
+            findings.lose(
+                (area.kind, path.clone(), area.end),
+                text,
+                LostKeys::ALL,
+                false,
+            );
+        }
         let mut at = 0;
         // Extents of one table, and those of the repository, are one part.
         while at < self.areas.len() {

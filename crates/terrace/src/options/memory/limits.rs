@@ -225,8 +225,12 @@ impl JobLimits {
             let bits = u64::from(options.buffer.filter_bits_per_key);
             (bytes / NODE_BYTES_MIN).saturating_mul(bits) / 8
         };
+        let of_pm_memtable = match options.design_of_new().has_pm_memtable() {
+            true => options.pm_memtable_bytes(),
+            false => 0,
+        };
         let merged = match options.design_of_new().keeps_data_in_pool() {
-            true => filter(options.table_bytes_max()),
+            true => filter(options.table_bytes_max().max(of_pm_memtable)),
             false => 0,
         };
         let moved = match files {

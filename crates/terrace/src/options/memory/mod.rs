@@ -255,6 +255,33 @@ mod tests {
         }
     }
 
+    /// The memtable in the pool follows memtables and pool, and within a budget becomes no larger
+    /// than the tables that its jobs have memory for.
+    #[test]
+    fn the_memtable_in_the_pool_fits_pool_and_budget() {
+        let mut options = Options::default();
+        options.pool.path = Some(PathBuf::from("pool"));
+        for (pool, memtable, expected) in [
+            (64 << 10, 64, 512),
+            (8 << 10, 64, 512),
+            (4 << 10, 64, 256),
+            (8 << 10, 4, 32),
+        ] {
+            options.pool.size_bytes = pool * MIB;
+            options.front.memtable_bytes = memtable * MIB;
+            assert_eq!(options.pm_memtable_bytes(), expected * MIB);
+        }
+        options.pool.size_bytes = 64 << 30;
+        let mut bounded = 0;
+        for budget in [16, 20, 32, 64, 128, 500, 1024, 8192] {
+            let options = options.clone().within(budget * MIB, Sizes::default());
+            assert!(options.pm_memtable_bytes() <= options.table_bytes_max());
+            let unbounded = 8 * options.front.memtable_bytes;
+            bounded += usize::from(options.pm_memtable_bytes() < unbounded);
+        }
+        assert!(bounded > 0, "no budget bounds it");
+    }
+
     /// A larger budget makes nothing smaller.
     #[test]
     fn sizes_grow_with_the_budget() {

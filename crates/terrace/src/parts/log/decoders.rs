@@ -1,4 +1,4 @@
-//! The decoders of logs for fuzzing: replay and salvage of the same bytes.
+//! The decoders of logs for fuzzing: replay and salvage of the same bytes, and replay of lists.
 
 use std::io;
 use std::path::Path;
@@ -7,15 +7,21 @@ use terrace_media::decoder::{Decoder, Seen, same, seal};
 use terrace_media::{Advice, File, Span};
 
 use super::layout::{
-    ENTRY_HEADER_BYTES, EntryHeader, LOG_HEADER_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES,
-    RecordHeader, check_log_header, encode_log_header, log_database, log_id,
+    ENTRY_HEADER_BYTES, EntryHeader, LIST_MARK_BYTES, LIST_MARKS, LOG_HEADER_BYTES, ListMark,
+    RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_log_header, encode_log_header,
+    log_database, log_id,
 };
+use super::list::{ListEnd, replay_list};
 use super::record::{Payload, RecordView};
 use super::replay::{LogOf, replay_slice};
 use super::salvage::{Piece, salvage};
 use crate::parts::codec::decoders::refused;
 use crate::parts::codec::{self, DecodeError, Reader};
-use crate::types::DbId;
+use crate::parts::skiplist::NewNode;
+use crate::parts::skiplist::decoders::mend_node;
+use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, encode_table_header};
+use crate::parts::skiplist::node::head_bytes;
+use crate::types::{DbId, key_hash};
 
 /// The id of the log.
 const ID: u64 = 7;
@@ -52,6 +58,12 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             seeds,
             mend,
             run,
+        },
+        Decoder {
+            name: "list-log",
+            seeds: list_seeds,
+            mend: mend_list,
+            run: run_list,
         },
     ]
 }
@@ -231,6 +243,123 @@ fn run(bytes: &[u8]) -> Result<Seen, String> {
         Err(e) if found.problems == 0 && log_database(bytes) == Some(DB) => Err(format!(
             "salvage finds no problem where a replay reports: {e}"
         )),
+        Err(e) => Ok(refused(&e)),
+    }
+}
+
+/// The bytes of the marks of a list.
+const MARKS: usize = (LIST_MARKS * LIST_MARK_BYTES) as usize;
+
+fn list_seeds() -> Vec<Vec<u8>> {
+    // The nodes of each batch, whether the last batch is whole, and the part before the mark.
+    let list = |batches: &[&[(&[u8], usize)]], whole: bool, marked: Option<usize>| {
+        let mut bytes = encode_table_header(ID).to_vec();
+        bytes.extend_from_slice(&head_bytes());
+        let mut seq = 100;
+        for (at, batch) in batches.iter().enumerate() {
+            let is_cut = at + 1 == batches.len() && !whole;
+            for (number, (key, value_bytes)) in batch.iter().enumerate() {
+                let value = vec![b'v'; *value_bytes];
+                let node = NewNode {
+                    keyspace: 1,
+                    seq,
+                    kind: 1,
+                    hash: key_hash(1, key),
+                    height: 1 + (seq % 3) as u8,
+                    key,
+                    value: &value,
+                    value_crc: codec::checksum(&value),
+                    more: number + 1 < batch.len() || is_cut,
+                };
+                let end = bytes.len() + node.bytes();
+                bytes.extend_from_slice(&node.header());
+                bytes.resize(bytes.len() + 8 * usize::from(node.height), 0);
+                bytes.extend_from_slice(key);
+                bytes.extend_from_slice(&value);
+                bytes.resize(end, 0);
+                seq += 1;
+            }
+        }
+        let end = bytes.len();
+        bytes.resize(end + 64 + MARKS, 0);
+        if let Some(place) = marked {
+            let place = place.min(end) as u64;
+            let words = ListMark { id: ID, place }.encode().map(u64::to_le_bytes);
+            let mark = words.as_flattened();
+            bytes[end + 64..][..mark.len()].copy_from_slice(mark);
+        }
+        bytes
+    };
+    let one: &[(&[u8], usize)] = &[(b"key", 20)];
+    let two: &[(&[u8], usize)] = &[(b"a", 0), (b"long", 200)];
+    vec![
+        list(&[one, two, one], true, Some(TABLE_NODES_AT)),
+        list(&[two, one], false, None),
+        list(&[two, two], true, Some(usize::MAX)),
+        list(&[], true, None),
+    ]
+}
+
+/// Corrects the checksums of header, nodes and marks.
+fn mend_list(bytes: &mut [u8]) {
+    seal(bytes, TABLE_HEADER_BYTES - 4);
+    let marks = bytes.len().saturating_sub(MARKS);
+    let mut at = TABLE_HEADER_BYTES;
+    // BOUND: every node takes bytes.
+    while let Some(rest) = bytes.get_mut(at..marks)
+        && let Some(len) = mend_node(rest)
+    {
+        at += len;
+    }
+    for mark in bytes.get_mut(marks..).unwrap_or(&mut []).chunks_mut(64) {
+        let (words, _) = mark.as_chunks_mut::<8>();
+        if let [id, place, checksum, ..] = words {
+            let [id, place] = [&*id, &*place].map(|word| u64::from_le_bytes(*word));
+            *checksum = ListMark { id, place }.encode()[2].to_le_bytes();
+        }
+    }
+}
+
+fn run_list(bytes: &[u8]) -> Result<Seen, String> {
+    let replay = |end: Option<u64>| -> (Vec<u64>, Result<ListEnd, DecodeError>, Option<String>) {
+        let (mut places, mut next, mut broken) = (Vec::new(), TABLE_NODES_AT as u64, None);
+        let mut seq = None;
+        let found = replay_list(bytes, 0, (ID, end), &mut |at, node| {
+            let follows = seq.is_none_or(|seq| seq + 1 == node.header.seq);
+            if at != next || !follows {
+                broken = Some(format!(
+                    "the node at {at:#x} does not follow the one before"
+                ));
+            }
+            (next, seq) = (at + node.bytes(), Some(node.header.seq));
+            places.push(at);
+            Ok::<(), DecodeError>(())
+        });
+        if let Ok(found) = &found
+            && (found.bytes, found.entries) != (next, places.len() as u64)
+        {
+            broken = Some(format!("{found:?} after nodes up to {next:#x}"));
+        }
+        (places, found, broken)
+    };
+    let (places, found, broken) = replay(None);
+    if let Some(broken) = broken {
+        return Err(broken);
+    }
+    match found {
+        Ok(end) => {
+            if end.marked > end.bytes {
+                return Err(format!("the end {:#x} is before a mark", end.bytes));
+            }
+            // It is whole with its end recorded, and damaged with a later one.
+            let (again, noted, _) = replay(Some(end.bytes));
+            same("the nodes", &again, &places)?;
+            same("a list with an end", &noted, &Ok(end))?;
+            let (_, short, _) = replay(Some(end.bytes + 1));
+            same("damage of its end", &short.is_err(), &true)?;
+            let shape = end.batches.min(7) << 8 | end.entries.min(7) << 4;
+            Ok(Seen::Accepted(shape | u64::from(end.marked > 0)))
+        }
         Err(e) => Ok(refused(&e)),
     }
 }

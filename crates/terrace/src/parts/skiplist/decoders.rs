@@ -131,7 +131,7 @@ fn seed() -> Vec<u8> {
 }
 
 /// Corrects the hash and checksum of the node at the start and returns its length.
-fn mend_node(bytes: &mut [u8]) -> Option<usize> {
+pub(crate) fn mend_node(bytes: &mut [u8]) -> Option<usize> {
     let (head, rest) = bytes.split_first_chunk_mut::<HEADER_BYTES>()?;
     let header = Header::decode(head);
     if !(1..=HEIGHT_MAX).contains(&usize::from(header.height)) {

@@ -375,6 +375,80 @@ fn only_whole_towers_are_kept() {
     }
 }
 
+/// Nodes that are not kept may lead anywhere: to bytes that are no node, back, or to a node that is
+/// not on the level. Then links that are missing are noticed even if as many nodes are found.
+#[test]
+fn strays_are_not_taken_for_kept_nodes() {
+    let entry = |key: &[u8], seq, value: &[u8]| Entry::new(1, key, seq, value);
+    // By the heights of a, b and c, in the order of keys: they are written from the last on.
+    let list_of = |heights: [u8; 3]| {
+        let sample = Sample::new(1 << 20);
+        let c = sample.write(&entry(&[3], 1, b""), heights[2]);
+        // Taken for a link, its key leads nowhere.
+        let b = sample.write(&entry(&[2, 0, 0, 0, 0, 0, 0, 0], 2, &[0; 80]), heights[1]);
+        let a = sample.write(&entry(&[1], 3, b""), heights[0]);
+        let stray = sample.write(&entry(&[9], 4, b""), 2);
+        (sample, [a, b, c], stray)
+    };
+    let link = |sample: &Sample, from: u64, level: usize, to: u64| {
+        let word = sample.list.region().word(link_at(from, level)).unwrap();
+        word.store(to, Ordering::Relaxed);
+    };
+    let whole = |sample: &Sample, [a, b, c]: [u64; 3]| {
+        let head = sample.list.head();
+        keep_only(sample.list.region(), head, &[c, b, a]).unwrap()
+    };
+
+    // b is lost, and the stray leads to bytes in it, from where c is reached.
+    let (sample, [a, b, c], stray) = list_of([1, 1, 1]);
+    let head = sample.list.head();
+    let inside = b + 64;
+    for (from, to) in [(head, a), (a, stray), (stray, inside), (inside, c), (b, c)] {
+        link(&sample, from, 0, to);
+    }
+    assert!(!whole(&sample, [a, b, c]), "bytes inside a node");
+
+    // The head leads to c alone, and the stray behind it back to a.
+    let (sample, [a, b, c], stray) = list_of([1, 1, 1]);
+    let head = sample.list.head();
+    for (from, to) in [(head, c), (c, stray), (stray, a), (a, b)] {
+        link(&sample, from, 0, to);
+    }
+    assert!(!whole(&sample, [a, b, c]), "a node that comes earlier");
+
+    // On level 1 the stray leads to b, which is on level 0 only.
+    let (sample, [a, b, c], stray) = list_of([2, 1, 2]);
+    let head = sample.list.head();
+    for (level, from, to) in [
+        (0, head, a),
+        (0, a, b),
+        (0, b, c),
+        (1, head, a),
+        (1, a, stray),
+    ] {
+        link(&sample, from, level, to);
+    }
+    link(&sample, stray, 1, b);
+    assert!(!whole(&sample, [a, b, c]), "a node without the level");
+
+    // Links that are there are found around a stray.
+    let (sample, [a, b, c], stray) = list_of([2, 1, 2]);
+    let head = sample.list.head();
+    for (level, from, to) in [
+        (0, head, a),
+        (0, a, b),
+        (0, b, stray),
+        (0, stray, c),
+        (1, head, a),
+        (1, a, stray),
+        (1, stray, c),
+    ] {
+        link(&sample, from, level, to);
+    }
+    assert!(whole(&sample, [a, b, c]));
+    assert_eq!(sample.checked().len(), 3);
+}
+
 /// A node is dead if the flag in its first link is set. Searches ignore the flag.
 #[test]
 fn dead_flags_do_not_disturb_searches() {

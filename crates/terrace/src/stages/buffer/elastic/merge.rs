@@ -53,6 +53,8 @@ pub(super) struct Merge {
     newer: Arc<Table>,
     older: Arc<Table>,
     slot: RedoSlot,
+    /// Whether the result stays on the level of the older table.
+    stays: bool,
     retention: Retention,
     begun: bool,
     fingers: Fingers,
@@ -90,13 +92,14 @@ struct Savepoint {
 }
 
 impl Merge {
-    /// Prepares the merge of `newer` into `older`, which the caller has marked busy.
+    /// Prepares the merge of `newer` into `older`, which the caller has marked busy. The result
+    /// moves down one level unless it `stays`.
     pub(super) fn begin(
         shared: Arc<Shared>,
         tables: Arc<Tables>,
         newer: Arc<Table>,
         older: Arc<Table>,
-        slot: RedoSlot,
+        (slot, stays): (RedoSlot, bool),
     ) -> Result<Merge> {
         let bits = shared.options.buffer.filter_bits_per_key;
         // Entries of an interrupted merge were counted in both tables already; the sum bounds them.
@@ -153,6 +156,7 @@ impl Merge {
             newer,
             older,
             slot,
+            stays,
         })
     }
 
@@ -385,8 +389,8 @@ impl Merge {
         self.slot.clear()?;
         let filter = self.write_filter()?;
         let newer_level = self.newer.inner.lock().level;
-        let level = self.older.inner.lock().level.max(newer_level) + 1;
-        let level = level.min(self.shared.options.buffer.levels - 1);
+        let level = self.older.inner.lock().level.max(newer_level);
+        let level = (level + u32::from(!self.stays)).min(self.shared.options.buffer.levels - 1);
         let (entries, bytes) = (self.entries, self.bytes);
         let taken = self.newer.named(&self.shared)?;
         let mut merged = self.older.named(&self.shared)?;

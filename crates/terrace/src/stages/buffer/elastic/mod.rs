@@ -18,6 +18,9 @@
 //!       drained. A memtable has one log, and a merge takes both tables whole, so no two tables
 //!       share a log.
 //!
+//! As a memtable below that in DRAM ([`Drains::Grown`]; NoveLSM, 4.2), it has two levels: all
+//! tables of level 0 are merged into its oldest. When that is full, it moves to level 1 and leaves.
+//!
 //! Two tables whose merge would make one larger than `table_bytes_max` are not merged: the older
 //! moves down instead, so that the space that one drain needs stays bounded. If drains stay in the
 //! pool and enough of it is free, tables grow on to the paper's sizes ([`Drains::Late`]).
@@ -85,6 +88,9 @@ pub(crate) enum Drains {
     /// for [`DUE_MIN`], and in a pool with enough free space they are twice as large on each level,
     /// as in the paper, unless the options or a memory budget set a limit.
     Late,
+    /// When no other table fits in: a merge leaves its result on level 0 until that is as large as
+    /// `Options::table_bytes_max` allows.
+    Grown,
 }
 
 /// The buffer of one database.
@@ -253,7 +259,7 @@ impl Elastic {
             Arc::clone(&self.tables),
             Arc::clone(newer),
             Arc::clone(older),
-            slot,
+            (slot, self.drains == Drains::Grown),
         )?;
         Ok(Some(Box::new(merge)))
     }

@@ -39,6 +39,7 @@ fn list_area(pool: &mut dyn DamagedPool, id: u64, span: Span, end: Option<u64>) 
     Area {
         head: Some(span.off + TABLE_HEADER_BYTES as u64),
         open_end: problem.is_some(),
+        may_go_on: end.is_none() && problem.is_none(),
         // An earlier use of the space has left nodes with lower ones.
         seqs: Some((first, SEQ_MAX)),
         problem,

@@ -599,6 +599,9 @@ impl Front for WalMemtable {
         let sealed = shown.sealed.iter().map(|sealed| &sealed.memtable);
         for memtable in sealed.chain([&shown.active]) {
             metrics.memtable_bytes += memtable.used_bytes();
+            if memtable.is_list() {
+                metrics.pm_memtable_bytes += memtable.used_bytes();
+            }
             let log = memtable.log.as_ref().filter(|_| !memtable.is_list());
             metrics.log_bytes += log.map_or(0, |log| log.bytes());
         }

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_media::{AllocError, Extent, Shutdown, Span};
+use terrace_media::{AllocError, Extent, Purpose, Shutdown, Span};
 
 use super::files::LogFiles;
 use super::in_log::Values;
@@ -424,6 +424,12 @@ impl Replayer {
             walk::sort(region, &mut nodes, lean)?;
             walk::relink_sorted(region, head, nodes.into_iter())?;
         }
+        // PERSIST: nodes that a killed process wrote and did not fence, before a reader can see
+        // them. Reversed, a power loss would take back what has been read. Those before a mark or
+        // the recorded end are durable.
+        let durable = found.marked.max(log.end.unwrap_or(0));
+        let others = found.bytes.saturating_sub(durable) as usize;
+        region.persist(base + durable, others, Purpose::Log);
         // A process crash leaves nodes in the page cache only, and the end of the list relies on
         // them from here on.
         let synced = region.sync(base, found.bytes as usize);

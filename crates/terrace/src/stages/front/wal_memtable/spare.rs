@@ -120,10 +120,14 @@ impl WalMemtable {
         if !takes_turns || self.active.load().is_list() {
             return None;
         }
-        let table = Size::list_bytes(&self.shared);
+        let table = self.shared.options.pm_memtable_bytes();
         let needed = batch.map_or(0, |batch| Memtable::bytes_for(false, batch));
         let usage = self.shared.pool.usage();
-        let has_room = usage.free / 3 >= usage.cap / 8 && usage.largest_free / 2 >= table;
+        // With less, writers could have to wait for its space where there is enough for a memtable
+        // in DRAM: the reserve takes up to a quarter of the pool, and a table larger than an eighth
+        // adds to that.
+        let beside = usage.cap / LIST_ROOM.1 * LIST_ROOM.0 + table.saturating_sub(usage.cap / 8);
+        let has_room = usage.free >= table + beside && usage.largest_free / 2 >= table;
         (has_room && ListLog::extent_bytes(needed) <= table).then_some(Size {
             table,
             log: 0,
@@ -257,13 +261,8 @@ const FIRST_BYTES: u64 = 32 << 20;
 /// The next ones are this many times the one before, up to the usual size.
 const GROWTH: u64 = 4;
 
-/// A memtable that is its own log has this many times the bytes of one in DRAM: with 64 MiB, an
-/// eighth of the 4 GiB of the paper. It leaves in one piece, so that of 4 GiB would stop writers.
-const LIST_FACTOR: u64 = 8;
-/// It takes at most this part of the pool. If less than three eighths of the pool are free, writers
-/// could have to wait for its space where there is enough for a memtable in DRAM: the reserve takes
-/// at most a quarter.
-const LIST_PART_MIN: u64 = 16;
+/// The part of the pool that is free beside a new list.
+const LIST_ROOM: (u64, u64) = (5, 16);
 
 /// The bytes of the smallest memtable.
 const LEAST_BYTES: u64 = 4 << 10;
@@ -284,13 +283,6 @@ impl Size {
     /// Returns the size of a memtable that takes `batch`.
     pub(super) fn usual(shared: &Shared, batch: Option<&Batch>, in_log: bool) -> Size {
         Size::of(shared.options.front.memtable_bytes, batch, in_log)
-    }
-
-    /// Returns the bytes of a memtable that is its own log.
-    fn list_bytes(shared: &Shared) -> u64 {
-        let options = &shared.options;
-        let most = options.pool.size_bytes / LIST_PART_MIN;
-        (LIST_FACTOR * options.front.memtable_bytes).min(most)
     }
 
     /// Returns the bytes of the first log of an opening, if logs have values.
