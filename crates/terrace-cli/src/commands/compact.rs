@@ -20,7 +20,9 @@ pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Resu
     let started = Instant::now();
     let compacted = keyspaces
         .iter()
-        .try_for_each(|keyspace| keyspace.compact_range(bounds.clone()));
+        .try_for_each(|keyspace| keyspace.compact_range(bounds.clone()))
+        // The ranges have left garbage, in value files too.
+        .and_then(|()| store.db.wait_idle());
     let elapsed = started.elapsed();
     let after = Kept::of(&store.db);
     let closed = store.close();

@@ -104,19 +104,24 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses a batch that the memory budget has no room for.
-    fn check_memory_of(&self, batch: &Batch) -> Result<()> {
-        let limits = &self.shared.memory.limits;
-        let budget = || human_bytes(self.shared.options.memory_bytes.unwrap_or(0));
-        let largest = batch.largest_entry() as u64;
-        if largest > limits.entry_bytes {
+    /// Refuses an entry of so many bytes of key and value that the memory budget has no room for.
+    pub(super) fn check_entry(&self, bytes: usize) -> Result<()> {
+        let most = self.shared.memory.limits.entry_bytes;
+        if bytes as u64 > most {
             return Err(Error::invalid(format!(
-                "a key and its value have {largest} bytes, but with --memory (memory_bytes) of {} \
-                 the maximum is {}: split the value, or reopen with a larger memory_bytes",
-                budget(),
-                limits.entry_bytes
+                "a key and its value have {bytes} bytes, but with --memory (memory_bytes) of {} \
+                 the maximum is {most}: split the value, or reopen with a larger memory_bytes",
+                human_bytes(self.shared.options.memory_bytes.unwrap_or(0)),
             )));
         }
+        Ok(())
+    }
+
+    /// Refuses a batch that the memory budget has no room for.
+    fn check_memory_of(&self, batch: &Batch) -> Result<()> {
+        self.check_entry(batch.largest_entry())?;
+        let limits = &self.shared.memory.limits;
+        let budget = || human_bytes(self.shared.options.memory_bytes.unwrap_or(0));
         // A memtable of its own size would be memory outside the plan.
         let bytes_for = |batch| self.stages.spare_bytes(batch);
         if bytes_for(Some(batch)).is_beyond(bytes_for(None)) {

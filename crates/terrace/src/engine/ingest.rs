@@ -174,6 +174,7 @@ impl Ingest {
         let engine = Arc::clone(&self.engine);
         let _call = engine.enter()?;
         engine.check_writable()?;
+        engine.check_entry(key.len() + value.len())?;
         if expiry != 0 {
             // From the first expiring entry on, the database has a time.
             engine.shared.time.begin();

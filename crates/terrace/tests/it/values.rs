@@ -279,6 +279,38 @@ fn small_neighbours_are_joined() {
     }
 }
 
+/// A drain that meets the values of all files joins a few small ones, not all of them: writers
+/// wait for it.
+#[test]
+fn a_drain_joins_few_value_files() {
+    let folder = scratch().unwrap();
+    let mut options = options(Design::FlatLsm, Medium::Dram, Workers::Manual);
+    options.bottom.leveled.table_bytes = 1 << 20;
+    options.bottom.leveled.level1_bytes = 4 << 20;
+    options.bottom.leveled.compression = Compression::None;
+    let db = Db::open(folder.path(), options).unwrap();
+    let drain = 4 * db.options().front.memtable_bytes;
+    let (mut written, mut most, mut files) = (0, 0, 0);
+    for n in 0..12_000u32 {
+        // New keys all over the key space.
+        db.put(key(n.wrapping_mul(0x9e37_79b1)), [n as u8; 900])
+            .unwrap();
+        while db.step(0).unwrap() {}
+        let metrics = db.metrics();
+        most = most.max(metrics.table_file_bytes - written);
+        written = metrics.table_file_bytes;
+        files = files.max(metrics.values.file_count);
+    }
+    // What it brings, four times as much joined, and the tables of level 1.
+    let tables: u64 = db.metrics().files.iter().map(|level| level.bytes).sum();
+    assert!(
+        most < 6 * drain + tables,
+        "{most} bytes, {drain} and {tables}"
+    );
+    assert!(files > 64, "{files} files");
+    verify(&db, Some(12_000)).unwrap();
+}
+
 /// While tables are joined, nothing comes between them: tables of one run share no key.
 #[test]
 fn joined_tables_overlap_no_others() {

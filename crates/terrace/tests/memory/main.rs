@@ -595,6 +595,12 @@ fn refusals() {
         assert!(e.to_string().contains(words), "{e}");
     };
     refused(db.put("large", vec![0; 100_000]), "larger memory_bytes");
+    // An ingest leaves such a pair out.
+    let mut ingest = db.ingest().unwrap();
+    refused(ingest.add("a", vec![0; 100_000]), "larger memory_bytes");
+    ingest.add("b", [1]).unwrap();
+    assert_eq!(ingest.finish().unwrap().entries, 1);
+    db.delete("b").unwrap();
     let mut batch = WriteBatch::new();
     for number in 0..20_000u32 {
         batch.put(key(number), "value");

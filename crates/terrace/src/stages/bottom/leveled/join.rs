@@ -4,6 +4,7 @@
 //! all of them are, and a level would have a table for each few drains, however small. Each table
 //! takes memory, a file, and a place in the manifest.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ const JOINED_MIN: usize = 8;
 const JOINED_MAX: usize = 256;
 
 /// The most bytes of values that a job copies, since their files are small too; in full files.
-const VALUE_FILES_MAX: u64 = 8;
+const VALUE_FILES_MAX: u64 = 2;
 
 /// Returns the joining of the longest row of small neighbours, if there are too many files. One
 /// at a time, and only while nothing is brought down to the level: the result lies in the gaps
@@ -41,15 +42,14 @@ pub(super) fn pick(
     }
     let full = inner.store.options.table_bytes;
     let full_values = inner.store.value_file_bytes();
-    let many_values = version.values.small(full_values).next().is_some();
+    let small: BTreeSet<u64> = version.values.small(full_values).map(|it| it.0).collect();
     // Columns leave no small tables in the base, and would have to wait.
     let has_columns = matches!(inner.merging, Some(Merging::Columns(_)));
     let is_due = |level: usize, run: &Run| {
         let most = TABLES_SPARE + 4 * (run.bytes() / full);
-        (many_values || run.tables.len() as u64 > most) && !(has_columns && level == base)
+        (!small.is_empty() || run.tables.len() as u64 > most) && !(has_columns && level == base)
     };
     let is_idle = |run: &Run| (run.tables.iter()).all(|t| !busy.numbers.contains(&t.number()));
-    let mut leaving = None;
     let mut above_is_idle = version.runs.iter().all(|run| is_idle(run));
     for (level, run) in (1..).zip(&version.levels) {
         if !above_is_idle {
@@ -59,10 +59,9 @@ pub(super) fn pick(
         if !is_due(level, run) {
             continue;
         }
-        let leaving = leaving.get_or_insert_with(|| inner.leaving(version));
         let sizes = run.tables.iter().map(|table| {
             let values = table.meta.values.iter();
-            let copied = values.filter(|(file, _)| leaving.contains(file));
+            let copied = values.filter(|(file, _)| small.contains(file));
             Size {
                 bytes: table.meta.bytes,
                 copied: copied.map(|(_, bytes)| bytes).sum(),
@@ -75,7 +74,11 @@ pub(super) fn pick(
             let bytes: u64 = sizes.iter().map(|table| table.bytes + table.copied).sum();
             // Not with the reserve: nothing needs it.
             let fits = reserve.has_room_for_table(reserve.held_for_tables() + bytes);
-            return fits.then(|| Compaction::joining(level, &run.tables[row]));
+            let tables = &run.tables[row];
+            let values = tables.iter().flat_map(|table| &table.meta.values);
+            let values = values.map(|it| it.0).filter(|file| small.contains(file));
+            let leaving = inner.leaving_with(version, values);
+            return fits.then(|| Compaction::joining(level, tables).moving(leaving));
         }
     }
     None

@@ -211,14 +211,15 @@ impl Values {
         most.map(|(number, _)| *number)
     }
 
-    /// Returns the files that are small, if there are many more than their bytes need.
-    pub(super) fn small(&self, full_bytes: u64) -> impl Iterator<Item = u64> {
+    /// Returns the files that are small, and the bytes of each, if there are many more than their
+    /// bytes need.
+    pub(super) fn small(&self, full_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
         let needed = self.bytes / full_bytes.max(1);
         let too_many = self.files.len() as u64 > FILES_SPARE + 4 * needed;
         let is_small =
             move |live: &Live| too_many && live.handle.meta.bytes < full_bytes / SMALL_PART;
         let small = self.files.iter().filter(move |(_, live)| is_small(live));
-        small.map(|(number, _)| *number)
+        small.map(|(number, live)| (*number, live.handle.meta.bytes))
     }
 
     /// Returns the files into which no table points.

@@ -6,10 +6,10 @@
 //! it points to, so nothing can be counted wrong for long.
 //!
 //! A file *leaves* if at least half of it is garbage, or if garbage is due and it has the largest
-//! share, or if it is small and there are many: whatever writes tables copies the values that it
-//! finds there to its own value file. If garbage is due, tables that point to it are rewritten, one
-//! at a time. A file that no table points into is forgotten by an edit. On a full disk files leave
-//! one at a time, each if there is space for its live values and for a table.
+//! share, or if it is one of the smallest and there are many: whatever writes tables copies the
+//! values that it finds there to its own value file. If garbage is due, tables that point to it are
+//! rewritten, one at a time. A file that no table points into is forgotten by an edit. On a full
+//! disk files leave one at a time, each if there is space for its live values and for a table.
 //!
 //! Invariants
 //!   V1  A value file is durable before the edit that names it, which is that of the first tables
@@ -118,12 +118,33 @@ impl Inner {
 
     /// Returns the value files whose values move to the files of a job that begins now.
     pub(super) fn leaving(&self, version: &Version) -> BTreeSet<u64> {
-        let values = &version.values;
+        let mut leaving = self.leaving_with(version, std::iter::empty());
+        if !self.shared.reserve.is_tight() {
+            // BOUND: as much as a few drains bring. A drain may meet the values of all files, and
+            // writers may wait for it.
+            let full = self.store.value_file_bytes();
+            let most = full.min(DRAINS_JOINED * self.front.memtable_bytes);
+            let mut small: Vec<(u64, u64)> = version.values.small(full).collect();
+            small.sort_by_key(|(_, bytes)| *bytes);
+            let mut all = 0;
+            let fits = small.into_iter().take_while(|(_, bytes)| {
+                all += bytes;
+                all <= most
+            });
+            leaving.extend(fits.map(|(number, _)| number));
+        }
+        leaving
+    }
+
+    /// Returns those of them that have garbage, and other ones.
+    pub(super) fn leaving_with(
+        &self,
+        version: &Version,
+        others: impl Iterator<Item = u64>,
+    ) -> BTreeSet<u64> {
         let is_due = self.value_garbage(version).is_due();
         let mut leaving = self.leaving_for_garbage(version, is_due);
-        if !values.is_empty() && !self.shared.reserve.is_tight() {
-            leaving.extend(values.small(self.store.value_file_bytes()));
-        }
+        leaving.extend(others);
         leaving
     }
 
@@ -160,6 +181,9 @@ impl Inner {
         handle.open()?.read(pointer, key)
     }
 }
+
+/// A job joins small value files of about so many memtables.
+const DRAINS_JOINED: u64 = 16;
 
 /// Returns the rewriting of the smallest free table that points into a file that leaves. `is_due`:
 /// garbage is due.
