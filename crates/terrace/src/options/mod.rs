@@ -537,9 +537,10 @@ impl Options {
     /// memtable, and space for the repository to move.
     pub(crate) fn pool_bytes_min(&self) -> u64 {
         if self.design_of_new().keeps_tables_in_logs() {
-            // Tables follow the size of the pool. The reserve has the logs of four.
+            // Tables follow the size of the pool. If they are few, the reserve needs more.
             let tables = self.buffer.tables.count_max as u64 + 4;
-            return tables * 2 * PAGE_BYTES + 4 * (PAGE_BYTES + 64 * 1024) + 64 * 1024;
+            let least = 6 * (PAGE_BYTES + 64 * 1024);
+            return (tables * 2 * PAGE_BYTES + 128 * 1024).max(least);
         }
         let memtables = self.front.sealed_count_max as u64 + 2;
         memtables * 2 * (self.front.memtable_bytes + 64 * 1024)
