@@ -104,7 +104,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses an entry of so many bytes of key and value that the memory budget has no room for.
+    /// Refuses an entry with too many `bytes` of key and value for the memory budget.
     pub(super) fn check_entry(&self, bytes: usize) -> Result<()> {
         let most = self.shared.memory.limits.entry_bytes;
         if bytes as u64 > most {

@@ -55,7 +55,8 @@ pub struct LeveledOptions {
     /// The values from this many bytes on are stored apart from their keys, in value files, `None`
     /// for no value. Compactions then move keys and pointers; a value is written once, and again
     /// only if half of its file is garbage, or if `garbage_percent` of all value files is and its
-    /// file has the largest share. A read of such a value reads two files.
+    /// file has the largest share, or if its file is small and there are many. A read of such a
+    /// value reads two files.
     /// Larger: faster scans. Smaller: less rewriting. Default: `None`, in `FlatLsm` 257. Range: at
     /// least 32. Changes: on reopen, for values that are written or moved from then on; a
     /// compaction of a range moves only what has garbage or overlaps.

@@ -193,7 +193,7 @@ fn entries_in_lists(folder: &std::path::Path) -> usize {
 }
 
 /// Entries that a killed process wrote and did not fence are there after a power loss too, once
-/// somebody has read them.
+/// a reader has seen them.
 #[test]
 fn what_is_read_after_a_kill_survives_a_power_loss() {
     let machine = Machine::new(71, Medium::Dax);

@@ -301,7 +301,7 @@ fn a_drain_joins_few_value_files() {
         written = metrics.table_file_bytes;
         files = files.max(metrics.values.file_count);
     }
-    // What it brings, four times as much joined, and the tables of level 1.
+    // The entries of the drain, four times as many bytes joined, and the tables of level 1.
     let tables: u64 = db.metrics().files.iter().map(|level| level.bytes).sum();
     assert!(
         most < 6 * drain + tables,

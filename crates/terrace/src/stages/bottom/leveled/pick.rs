@@ -228,7 +228,7 @@ fn pick_dropped(
 /// Returns a table with range deletes, or half of whose entries have expired, though its level
 /// needs no compaction: otherwise the range deletes and the entries that they hide would stay until
 /// something else is written there. Only tables with nothing newer than the oldest snapshot, so
-/// that they leave the last level without them. `is_free`: whether a level takes the result, and a
+/// that they leave the last level without them. `is_free`: whether a level takes the result and a
 /// table is free.
 fn pick_stale(
     version: &Version,

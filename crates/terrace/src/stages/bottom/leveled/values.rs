@@ -182,7 +182,7 @@ impl Inner {
     }
 }
 
-/// A job joins small value files of about so many memtables.
+/// The maximum bytes of small value files that a job joins, in memtables.
 const DRAINS_JOINED: u64 = 16;
 
 /// Returns the rewriting of the smallest free table that points into a file that leaves. `is_due`:
