@@ -203,7 +203,7 @@ pub fn trials() -> Vec<Trial> {
             (Canary::DeadFlag, Suite::Power) => 4,
             (Canary::HidesUnsynced, Suite::Power) => 61,
             (Canary::LeftUnsynced, Suite::Power) => 30,
-            (Canary::PartUnsynced, Suite::Long) => 99,
+            (Canary::PartUnsynced, Suite::Long) => 332,
             (Canary::SyncedStale, Suite::Power) => 10,
             (Canary::VersionEarly, Suite::LinearFiles) => 20,
             _ => 0,

@@ -4,8 +4,8 @@
 //! memory or in the pool goes through the new database's own bottom. The new database is made in
 //! the usual order: pool, files, manifest, and OPTIONS last.
 //!
-//! CRASH: a directory without OPTIONS is no database. The parts of an interrupted checkpoint are
-//! removed by hand, or when a database is created there.
+//! CRASH: the new directory contains the mark of `db/unfinished.rs` until the copy is whole. The
+//! user removes what an interrupted checkpoint has left.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use terrace_media::{FileSystem, OpenMode, Prefault};
 
 use super::open::{DbBuilder, LOCK};
+use super::unfinished::Filling;
 use super::{Db, Progress};
 use crate::engine::Engine;
 use crate::engine::freeze::Frozen;
@@ -59,7 +60,9 @@ impl Db {
     ///
     /// # Errors
     /// `Invalid` if there is anything at `path`; `Full` and `Io` of the copy; `Closed`. After an
-    /// error the parts of the copy are removed if possible, and `path` is no database.
+    /// error the parts of the copy are removed if possible, and `path` is no database; only if the
+    /// very last step failed, the removal of the mark `UNFINISHED-CHECKPOINT`, it may be a whole
+    /// one. A directory with the mark, as a crash can leave it, is not opened.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointReport> {
         Db::builder(path)
             .file_system(Arc::clone(self.file_system()))
@@ -84,11 +87,8 @@ impl DbBuilder {
         let made = self.make_copy(db, frozen, &mut made_pool);
         if made.is_err() {
             let id = db.engine().shared.manifest.db();
-            self.remove_own(id, pool_file.filter(|_| made_pool));
-            if !had_folder {
-                // It stays if it is not empty.
-                let _ = self.fs.remove_dir(&self.path);
-            }
+            let pool = pool_file.filter(|_| made_pool);
+            self.remove_unfinished(Filling::Checkpoint, id, pool, had_folder);
         }
         Ok(CheckpointReport {
             elapsed: started.elapsed(),
@@ -155,6 +155,7 @@ impl DbBuilder {
             .fs
             .lock(&lock)
             .map_err(|e| Error::io("lock", &lock, e))?;
+        self.mark_unfinished(Filling::Checkpoint)?;
         // Its table files are those of the copied database: so is its id.
         let mark = self.begin_creation(db.engine().shared.manifest.db())?;
         let shared = Arc::new(self.ground_of_copy(mark, made_pool)?);
@@ -178,6 +179,7 @@ impl DbBuilder {
         let engine = self.fill_copy(&shared, Box::new(cursor), seq, &mut watch)?;
         report.entries = handed_out.entries.load(Ordering::Relaxed);
         self.finish_copy(&engine)?;
+        self.mark_finished(Filling::Checkpoint)?;
         Ok(report)
     }
 

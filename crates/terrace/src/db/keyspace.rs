@@ -236,8 +236,15 @@ fn dropped_ids(engine: &Arc<Engine>) -> Result<Vec<u32>> {
 pub(super) fn load_dropped(engine: &Arc<Engine>, clean: bool) -> Result<Vec<u32>> {
     let sources = &engine.views.hold().sources;
     let told = clean && engine.shared.pool.medium() != Medium::Mapped;
+    let dropped = dropped_ids(engine)?;
+    if !dropped.is_empty() && !clean && !engine.shared.options.read_only {
+        // PERSIST: the drops before a job leaves out what they cover. A killed process may have
+        // left them in the system's cache only. Reversed, a power loss would bring a keyspace back
+        // without some of its entries.
+        engine.stages.front.sync_logs()?;
+    }
     let mut gone = Vec::new();
-    for (at, id) in dropped_ids(engine)?.into_iter().enumerate() {
+    for (at, id) in dropped.into_iter().enumerate() {
         let mut left = !told || at >= FORGET_MAX;
         for source in sources {
             left = left || has_any(&**source, id)? || has_any(&**source, id | RANGE_DELETE_BIT)?;

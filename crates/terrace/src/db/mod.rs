@@ -17,6 +17,7 @@ mod pair;
 mod repair;
 mod snapshot;
 mod trace;
+mod unfinished;
 
 use std::cell::RefCell;
 use std::ops::RangeBounds;

@@ -35,8 +35,6 @@ pub(super) const LOCK: &str = "LOCK";
 pub(super) const CREATED_ROOT: usize = 10;
 /// The superblock words that locate the redo area.
 pub(super) const REDO_ROOTS: [usize; 2] = [8, 9];
-/// The name of the mark of a repair that has begun to write the directory, and has not finished.
-pub(super) const UNFINISHED_REPAIR: &str = "UNFINISHED-REPAIR";
 pub(super) const MANIFEST_BYTES: u64 = 256 * 1024;
 
 pub(super) type ProgressHook = Arc<dyn Fn(&Progress) + Send + Sync>;
@@ -321,20 +319,6 @@ impl DbBuilder {
         let fixed = self.fs.absolute(&self.path);
         self.path = fixed.map_err(|e| Error::io("find", &self.path, e))?;
         Ok(())
-    }
-
-    /// Refuses a directory that a repair has left unfinished.
-    fn check_finished(&self) -> Result<()> {
-        let mark = self.path.join(UNFINISHED_REPAIR);
-        match self.fs.exists(&mark) {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(Error::invalid(format!(
-                "a repair into {} has not finished, so the database there is incomplete: remove \
-                 the directory and run \"terrace repair\" again",
-                self.path.display()
-            ))),
-            Err(e) => Err(Error::io("check for", &mark, e)),
-        }
     }
 
     /// Returns whether there is a database, or an error if there must be one.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use terrace::{Db, Design, Metrics, Options, Snapshot, Workers};
 use terrace_media::{FaultFs, Medium, OsFs};
@@ -314,6 +315,68 @@ fn tombstones_kept_for_a_snapshot_go_later() {
     db.compact_range::<&str>(..).unwrap();
     assert_eq!(entries(&db.metrics()), (0, 0));
     assert_eq!(table_files(folder.path()), 0);
+}
+
+/// Versions kept for a snapshot go after its release, from the deepest level too: many by
+/// themselves, also after an opening, and few when the range is compacted again.
+#[test]
+fn versions_kept_for_a_snapshot_go_later() {
+    for (design, reopened) in settings::designs_with_files().flat_map(|d| [(d, false), (d, true)]) {
+        for (overwritten, go) in [(400, true), (20, false)] {
+            let folder = scratch().unwrap();
+            let mut options = settings::small_of(design, Medium::Dax);
+            options.pool.size_bytes = 4 << 20;
+            let mut db = Db::open(folder.path(), options.clone()).unwrap();
+            for n in 0..400u32 {
+                db.put(format!("{n:04}"), [7; 50]).unwrap();
+            }
+            let snapshot = db.snapshot().unwrap();
+            for n in 0..overwritten {
+                let key = format!("{:04}", n * (400 / overwritten));
+                db.put(key, [8; 50]).unwrap();
+            }
+            db.compact_range::<&str>(..).unwrap();
+            while db.step(0).unwrap() {}
+            let count = |db: &Db| entries(&db.metrics()).0;
+            assert_eq!(count(&db), 400 + overwritten, "{design}");
+            assert_eq!(snapshot.get("0000").unwrap(), Some(vec![7; 50]));
+            drop(snapshot);
+            if reopened {
+                drop(db);
+                db = Db::open(folder.path(), options).unwrap();
+            }
+            while db.step(0).unwrap() {}
+            let left = if go { 0 } else { overwritten };
+            assert_eq!(count(&db), 400 + left, "{design}, reopened: {reopened}");
+            db.compact_range::<&str>(..).unwrap();
+            assert_eq!(count(&db), 400, "{design}");
+            assert_eq!(db.get("0000").unwrap(), Some(vec![8; 50]));
+        }
+    }
+}
+
+/// Values that have expired on the deepest level go when the range is compacted.
+#[test]
+fn expired_values_go_when_their_range_is_compacted() {
+    for design in settings::designs_with_files() {
+        let folder = scratch().unwrap();
+        let place = Place::folder(folder.path());
+        let mut options = settings::small_of(design, Medium::Dax);
+        options.pool.size_bytes = 4 << 20;
+        let db = place.open(&options).unwrap();
+        for n in 0..400u32 {
+            match n % 4 {
+                0 => db.put_with_ttl(format!("{n:04}"), [7; 50], Duration::from_secs(1)),
+                _ => db.put(format!("{n:04}"), [7; 50]),
+            }
+            .unwrap();
+        }
+        db.compact_range::<&str>(..).unwrap();
+        assert_eq!(entries(&db.metrics()), (400, 0), "{design}");
+        place.clock.advance(Duration::from_secs(2));
+        db.compact_range::<&str>(..).unwrap();
+        assert_eq!(entries(&db.metrics()), (300, 0), "{design}");
+    }
 }
 
 /// Without levels of files, the range is drained.

@@ -2,11 +2,12 @@
 //! database.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use terrace::{Db, Design, Durability, ErrorKind, Keyspace, Result, Workers, WriteBatch};
-use terrace_media::Medium;
-use terrace_testkit::place::scratch;
+use terrace_media::{Machine, Medium, Survive};
+use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
 const DESIGNS: [(Design, Medium); 4] = [
@@ -207,5 +208,46 @@ fn a_keyspace_of_another_database_is_refused() {
         }
         assert_eq!(own.iter().unwrap().count(), 1);
         assert_eq!(db.iter().unwrap().count(), 0);
+    }
+}
+
+/// A drop that a killed process has written but not synced is durable before anything is removed: a
+/// power loss after the next opening leaves all of the keyspace or nothing.
+#[test]
+fn a_drop_found_after_a_kill_is_durable_before_it_purges() {
+    for (design, seed) in settings::designs_with_files().zip(0..) {
+        let machine = Machine::new(seed, Medium::Mapped);
+        let options = settings::small_of(design, Medium::Dram);
+        let db = Place::machine(&machine).open(&options).unwrap();
+        let space = db.create_keyspace("space").unwrap();
+        for n in 0..KEYS {
+            space.put(n.to_be_bytes(), [n as u8; 100]).unwrap();
+        }
+        db.drain().unwrap();
+        let killed = Arc::new(Mutex::new(None));
+        let taken = Arc::clone(&killed);
+        machine.on_persist(Some(Box::new(move |machine: &Machine, _| {
+            taken
+                .lock()
+                .unwrap()
+                .get_or_insert_with(|| machine.process_image());
+        })));
+        // Its log is written, and about to be synced.
+        assert!(db.drop_keyspace("space").unwrap());
+        machine.on_persist(None);
+        let image = killed.lock().unwrap().take().unwrap();
+        let after = Machine::boot(image, seed);
+        let db = Place::machine(&after).open(&options).unwrap();
+        let is_there = |db: &Db| db.list_keyspaces().unwrap().contains(&"space".to_owned());
+        assert!(!is_there(&db), "{design}: the drop was written");
+        // BOUND: until nothing is left to do.
+        loop {
+            let lost = Machine::boot(after.crash_image(Survive::None), seed);
+            let db_after = Place::machine(&lost).open(&options).unwrap();
+            assert!(!is_there(&db_after), "{design}: it is back");
+            if !db.step(0).unwrap() {
+                break;
+            }
+        }
     }
 }

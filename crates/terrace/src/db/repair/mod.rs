@@ -13,9 +13,8 @@
 //! The damaged database is only read. The newest version is decided by numbers, wherever it was
 //! found.
 //!
-//! CRASH: the new directory contains the file `UNFINISHED-REPAIR` before anything else, and loses
-//! it after it has become a database. With the file a directory is not opened, so half a repair
-//! never passes for a whole one.
+//! CRASH: the new directory contains the mark of `db/unfinished.rs` until the new database is
+//! whole.
 
 mod evidence;
 mod gather;
@@ -33,11 +32,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use terrace_media::{FileSystem, OpenMode, Prefault};
+use terrace_media::Prefault;
 
 use super::Progress;
 use super::keyspace::{DEFAULT_NAME, Record};
-use super::open::{DbBuilder, UNFINISHED_REPAIR};
+use super::open::DbBuilder;
+use super::unfinished::Filling;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Design, Options, Workers};
@@ -160,11 +160,8 @@ impl DbBuilder {
             .as_ref()
             .is_ok_and(|r| r.outcome != RepairOutcome::Nothing);
         if !is_made {
-            self.remove_repaired(id, pool_file.filter(|_| made_pool));
-            if !had_folder {
-                // It stays if it is not empty.
-                let _ = self.fs.remove_dir(&self.path);
-            }
+            let pool = pool_file.filter(|_| made_pool);
+            self.remove_unfinished(Filling::Repair, id, pool, had_folder);
         }
         Ok(RepairReport {
             elapsed: started.elapsed(),
@@ -215,7 +212,7 @@ impl DbBuilder {
             .fs
             .lock(&lock)
             .map_err(|e| Error::io("lock", &lock, e))?;
-        self.mark_unfinished()?;
+        self.mark_unfinished(Filling::Repair)?;
         let memory = usize::try_from(self.options.front.memtable_bytes).unwrap_or(usize::MAX);
         let memory = memory.clamp(SORT_BYTES_MIN, SORT_BYTES_MAX);
         let mut gathered = Gathered::new(ExternalSort::new(&self.fs, &self.path, memory));
@@ -317,48 +314,8 @@ impl DbBuilder {
         // The runs are in the directory of the new database.
         drop(sort);
         self.finish_copy(&engine)?;
-        self.mark_finished()?;
+        self.mark_finished(Filling::Repair)?;
         Ok(keyspaces)
-    }
-
-    fn mark_unfinished(&self) -> Result<()> {
-        let path = self.path.join(UNFINISHED_REPAIR);
-        let failed = |e| Error::io("write", &path, e);
-        let file = self.fs.open(&path, OpenMode::CreateNew).map_err(failed)?;
-        let text =
-            "A repair is writing this directory. It has not finished while this file exists.\n";
-        file.write_at(0, text.as_bytes()).map_err(failed)?;
-        file.sync_data().map_err(failed)?;
-        // PERSIST: the mark before anything that could be taken for a database.
-        self.fs.sync_dir(&self.path).map_err(failed)
-    }
-
-    fn mark_finished(&self) -> Result<()> {
-        let path = self.path.join(UNFINISHED_REPAIR);
-        let failed = |e| Error::io("remove", &path, e);
-        // PERSIST: OPTIONS, which `finish_copy` has made durable, before the mark is removed: a
-        // directory without either would be taken for one in which a database may be created.
-        self.fs.remove(&path).map_err(failed)?;
-        self.fs.sync_dir(&self.path).map_err(failed)
-    }
-
-    /// Removes the parts of a failed repair, the mark last. If parts cannot be removed, they are no
-    /// database.
-    fn remove_repaired(&self, db: DbId, pool: Option<PathBuf>) {
-        let fs: &Arc<dyn FileSystem> = &self.fs;
-        let names = || fs.list(&self.path).unwrap_or_default();
-        let has = |names: &[String], wanted: &str| names.iter().any(|name| name == wanted);
-        let found = names();
-        if has(&found, "OPTIONS") && !has(&found, UNFINISHED_REPAIR) {
-            // Everything was done except the sync after the removal of the mark.
-            return;
-        }
-        self.remove_own(db, pool.clone());
-        // The mark stays if anything remains that could be taken for a database.
-        let left = has(&names(), "OPTIONS") || self.check_no_trace().is_err();
-        if !left && pool.is_none_or(|pool| !fs.exists(&pool).unwrap_or(true)) {
-            let _ = fs.remove(&self.path.join(UNFINISHED_REPAIR));
-        }
     }
 }
 

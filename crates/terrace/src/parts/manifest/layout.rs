@@ -46,7 +46,7 @@ const ROOT_SPARE_LENGTH: usize = 4;
 
 const MAGIC: [u8; 4] = *b"TMAN";
 /// The version that this program writes.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 const AT_DATABASE: usize = 24;
 const AT_ZERO: usize = AT_DATABASE + DbId::BYTES;
 

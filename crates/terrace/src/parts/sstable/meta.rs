@@ -33,6 +33,8 @@ pub(crate) struct FileMeta {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
     pub(crate) tombstones: u64,
+    /// The number of entries that a newer one of the table supersedes: snapshots kept them.
+    pub(crate) older: u64,
     pub(crate) seq_first: u64,
     pub(crate) seq_last: u64,
     /// The keyspace and key of the first entry.
@@ -63,7 +65,8 @@ impl Item for FileMeta {
     fn encode(&self, out: &mut Vec<u8>) {
         let level = u64::from(self.level);
         put_numbers(out, &[level, self.run]);
-        put_numbers(out, &[self.bytes, self.entries, self.tombstones]);
+        put_numbers(out, &[self.bytes, self.entries]);
+        put_numbers(out, &[self.tombstones, self.older]);
         put_numbers(out, &[self.seq_first, self.seq_last]);
         put_place(out, &self.first);
         put_place(out, &self.last);
@@ -94,6 +97,7 @@ impl Item for FileMeta {
             ("bytes", self.bytes),
             ("entries", self.entries),
             ("tombstones", self.tombstones),
+            ("older", self.older),
             ("seq_first", self.seq_first),
             ("seq_last", self.seq_last),
         ]);
@@ -109,7 +113,7 @@ impl FileMeta {
     pub(super) fn decode(number: u64, r: &mut Reader<'_>) -> Result<FileMeta, DecodeError> {
         let (level, run) = (item::level(r)?, item::id(r)?);
         let (bytes, entries) = (item::amount(r)?, item::amount(r)?);
-        let tombstones = item::amount(r)?;
+        let (tombstones, older) = (item::amount(r)?, item::amount(r)?);
         let (seq_first, seq_last) = (item::seq(r)?, item::seq(r)?);
         let at = r.clone();
         let first = item::place(r)?;
@@ -148,6 +152,7 @@ impl FileMeta {
             bytes,
             entries,
             tombstones,
+            older,
             seq_first,
             seq_last,
             first,
@@ -171,6 +176,7 @@ fn samples() -> Vec<Arc<dyn Item>> {
             bytes: 5000,
             entries: 40,
             tombstones: 3,
+            older: 2,
             seq_first: 1,
             seq_last: 60,
             first: (1, b"alpha".to_vec()),

@@ -26,6 +26,7 @@ fn random(rng: &mut fastrand::Rng) -> FileMeta {
         bytes: rng.u64(..=1 << 48),
         entries: rng.u64(..=1 << 48),
         tombstones: rng.u64(..=1 << 48),
+        older: rng.u64(..=1 << 48),
         seq_first: rng.u64(..1 << 50),
         seq_last: rng.u64(..1 << 50),
         first,
@@ -134,6 +135,7 @@ fn the_bytes_of_files_are_pinned() {
         bytes: 300,
         entries: 5,
         tombstones: 1,
+        older: 3,
         seq_first: 6,
         seq_last: 7,
         first: (1, b"a".to_vec()),
@@ -144,7 +146,7 @@ fn the_bytes_of_files_are_pinned() {
         expiry_last: 4,
         values: Vec::new(),
     };
-    let numbers = [2, 0, 0xac, 2, 5, 1, 6, 7];
+    let numbers = [2, 0, 0xac, 2, 5, 1, 3, 6, 7];
     let keys = [1, 1, b'a', 1, 2, b'b', b'c', 2, 4];
     assert_eq!(encoded(&file), [&numbers[..], &keys, &[0]].concat());
     let reaching = FileMeta {

@@ -92,10 +92,7 @@ impl Plan {
         }
         // Tables that go to the last level are rewritten, so that unreadable entries go.
         let last = self.compaction.to == self.inner.version().levels.len();
-        let stale = run
-            .tables
-            .iter()
-            .any(|t| t.meta.tombstones > 0 || t.meta.range_deletes > 0 || t.meta.expiring > 0);
+        let stale = run.tables.iter().any(Table::may_have_unreadable);
         self.compaction.lower.tables.is_empty() && !(last && stale)
     }
 

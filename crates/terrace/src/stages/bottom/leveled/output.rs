@@ -556,6 +556,7 @@ impl Output {
             bytes: file_bytes,
             entries: properties.entry_count,
             tombstones: properties.tombstone_count,
+            older: properties.entry_count - properties.key_count,
             seq_first,
             seq_last,
             first,

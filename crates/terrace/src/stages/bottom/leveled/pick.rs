@@ -203,7 +203,11 @@ impl Inner {
             .or_else(|| {
                 let oldest = self.shared.snapshots.stripes().oldest();
                 let is_free = |level, table: &Table| busy.joined != Some(level) && is_free(table);
-                pick_stale(&version, oldest, self.shared.horizon(), &is_free)
+                let percent = match urgency {
+                    Urgency::Rest => options.garbage_percent / 3,
+                    _ => options.garbage_percent,
+                };
+                pick_stale(&version, oldest, self.shared.horizon(), percent, &is_free)
             })?;
         busy.numbers.extend(compaction.tables().map(Table::number));
         if compaction.joins {
@@ -227,13 +231,15 @@ fn pick_dropped(
 
 /// Returns a table with range deletes, or half of whose entries have expired, though its level
 /// needs no compaction: otherwise the range deletes and the entries that they hide would stay until
-/// something else is written there. Only tables with nothing newer than the oldest snapshot, so
-/// that they leave the last level without them. `is_free`: whether a level takes the result and a
-/// table is free.
+/// something else is written there. So would older versions in a table with nothing below, which
+/// snapshots kept: their bytes per live byte are limited like other garbage. Only tables with
+/// nothing newer than the oldest snapshot, so that they leave the last level without them.
+/// `is_free`: whether a level takes the result and a table is free.
 fn pick_stale(
     version: &Version,
     oldest: Option<SeqNo>,
     horizon: Millis,
+    garbage_percent: u32,
     is_free: &dyn Fn(usize, &Table) -> bool,
 ) -> Option<Compaction> {
     let depth = version.levels.len();
@@ -241,15 +247,22 @@ fn pick_stale(
         let expired = t.meta.expiry_last <= horizon && 2 * t.meta.expiring >= t.meta.entries;
         t.meta.range_deletes > 0 || t.meta.expiring > 0 && expired
     };
+    let outdated = |t: &Table| {
+        let live = t.meta.entries - t.meta.older.min(t.meta.entries);
+        100 * u128::from(t.meta.older) > u128::from(garbage_percent) * u128::from(live)
+    };
     for level in 1..=depth {
         let held = |t: &Table| oldest.is_some_and(|oldest| oldest < t.meta.seq_last);
         let with = version.level(level).tables.iter();
-        let with = with.filter(|t| stale(t) && is_free(0, t));
+        let with = with.filter(|t| (stale(t) || outdated(t)) && is_free(0, t));
         for table in with.filter(|t| !held(t)) {
             let (first, last) = table.reach();
             // With nothing below it loses them where it is.
             if !version.reaches_below(level, first, last) {
                 return Some(Compaction::rewriting(table));
+            }
+            if !stale(table) {
+                continue;
             }
             let to = (level + 1).min(depth);
             let lower = version.level(to).overlapping(first, last);

@@ -1,8 +1,9 @@
 //! The remaining work for a range of keys that a user wants compacted.
 //!
 //! Everything in the range moves, level by level, to the deepest level that has tables. There,
-//! tables that have kept tombstones, for snapshots that may be gone, are rewritten. Entries written
-//! after the request do not count, so requests end while writers go on.
+//! tables are rewritten that may have entries that nobody can read: tombstones and older versions,
+//! kept for snapshots that may be gone, and values that may have expired. Entries written after the
+//! request do not count, so requests end while writers go on.
 
 use super::version::{Run, Table, Version};
 use crate::stages::RangeRequest;
@@ -13,7 +14,7 @@ pub(super) enum Due {
     Runs,
     /// These tables of a level that is not the deepest have entries of the range.
     Tables(usize, Vec<Table>),
-    /// These tables of the deepest level may have tombstones that are no longer needed.
+    /// These tables of the deepest level may have entries that nobody can read.
     Rewrites(Vec<Table>),
 }
 
@@ -42,8 +43,7 @@ pub(super) fn due(version: &Version, request: &RangeRequest) -> Option<Due> {
             return Some(Due::Tables(at + 1, tables));
         }
     }
-    let kept = |table: &Table| table.meta.tombstones > 0 || table.meta.range_deletes > 0;
-    let stale = |table: &&Table| kept(table) && table.number() < request.id;
+    let stale = |table: &&Table| table.may_have_unreadable() && table.number() < request.id;
     let tables = concerned(&levels[deepest], request).filter(stale);
     let tables: Vec<Table> = tables.cloned().collect();
     (!tables.is_empty()).then_some(Due::Rewrites(tables))

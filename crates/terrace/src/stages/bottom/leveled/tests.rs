@@ -44,6 +44,7 @@ fn table(store: &Arc<TableStore>, number: u64, level: u32, bytes: u64) -> Table 
         bytes,
         entries: 1,
         tombstones: 0,
+        older: 0,
         seq_first: number,
         seq_last: number,
         first: (1, key.clone()),

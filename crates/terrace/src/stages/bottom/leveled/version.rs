@@ -149,6 +149,12 @@ impl Table {
         }
     }
 
+    /// Returns whether it may have entries that nobody can read if it has nothing below.
+    pub(super) fn may_have_unreadable(&self) -> bool {
+        let meta = &self.meta;
+        meta.tombstones > 0 || meta.range_deletes > 0 || meta.older > 0 || meta.expiring > 0
+    }
+
     /// Returns the bytes of its records in value files.
     pub(super) fn values_bytes(&self) -> u64 {
         self.meta.values.iter().map(|(_, bytes)| bytes).sum()
