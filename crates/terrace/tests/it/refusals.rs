@@ -130,7 +130,7 @@ fn later_formats_are_refused() {
             }
         }
     };
-    let advice = ["manifest", "version 6", "later version"];
+    let advice = ["manifest", "version 7", "later version"];
     refused("pool", manifest, ErrorKind::Unsupported, &advice);
 }
 
