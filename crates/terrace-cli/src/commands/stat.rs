@@ -338,6 +338,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
             "logs_replayed": recovery.logs_replayed,
             "records_replayed": recovery.records_replayed,
             "entries_replayed": recovery.entries_replayed,
+            "records_stranded": recovery.records_stranded,
             "redo_slots_applied": recovery.redo_slots_applied,
             "merges_resumed": recovery.merges_resumed,
             "tables_rebuilt": recovery.tables_rebuilt,

@@ -27,6 +27,11 @@ pub struct RecoveryReport {
     pub records_replayed: u64,
     /// Entries in these records.
     pub entries_replayed: u64,
+    /// Whole records after a broken one at the end of a log, which are not replayed. After a crash
+    /// these are at most the writes that were in flight, and after a power loss also writes that
+    /// were not durable. Any others mean that the log is damaged: close the database, and let
+    /// [`DbBuilder::repair_of`](crate::DbBuilder::repair_of) read a copy from before this opening.
+    pub records_stranded: u64,
     /// Batches of link changes that were completed.
     pub redo_slots_applied: u64,
     /// Merges that resume where they were interrupted.
@@ -51,6 +56,7 @@ impl std::fmt::Display for RecoveryReport {
         let counts = [
             (self.logs_replayed, "logs replayed"),
             (self.entries_replayed, "entries recovered"),
+            (self.records_stranded, "records after a broken one left out"),
             (self.redo_slots_applied, "batches of links completed"),
             (self.merges_resumed, "merges resumed"),
             (self.tables_rebuilt, "tables rebuilt"),
@@ -207,6 +213,7 @@ impl Engine {
         }
         report.records_replayed += replayed.records;
         report.entries_replayed += replayed.entries;
+        report.records_stranded += replayed.stranded;
         // If the pool outlives the process, all of them were in it when the database was last open.
         if !self.shared.pool_outlives() {
             // BOUND: each turn ends a job or flushes a memtable, and nothing is added meanwhile.

@@ -51,8 +51,10 @@ impl Batch {
         value: &[u8],
         expiry: Millis,
     ) {
-        let value = expiring::encode(expiry, value);
-        self.push(EntryKind::PutExpiring, keyspace, key, &value);
+        let encoded = expiring::encode(expiry, value);
+        self.push(EntryKind::PutExpiring, keyspace, key, &encoded);
+        // The expiry is not what the user wrote.
+        self.user_bytes -= (encoded.len() - value.len()) as u64;
         self.expiring += 1;
     }
 

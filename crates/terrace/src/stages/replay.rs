@@ -29,6 +29,8 @@ pub(crate) struct Replayed {
     pub(crate) records: u64,
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
+    /// The number of whole records after a broken one, which are not replayed.
+    pub(crate) stranded: u64,
 }
 
 /// The outcome of beginning the replay of a log.

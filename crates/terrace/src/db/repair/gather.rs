@@ -245,6 +245,10 @@ fn table(
         }
     };
     gathered.any |= found.blocks > 0;
+    if meta.is_some() && found.number.is_some_and(|other| other != number) {
+        let problem = "another table is in the place of the table";
+        findings.lose(("table", path.clone(), 0), problem, keys.clone(), true);
+    }
     let unlike = meta.filter(|meta| {
         found.problems == 0 && (found.entries, found.file_bytes) != (meta.entries, meta.bytes)
     });

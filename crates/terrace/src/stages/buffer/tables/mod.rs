@@ -380,12 +380,15 @@ impl Buffer for Tables {
         if tables.is_empty() {
             return;
         }
+        let bytes = tables.iter().map(|table| table.bytes).sum();
+        // Each table is a log.
+        metrics.log_bytes += bytes;
         metrics.levels.push(LevelMetrics {
             name: TABLES,
             level: 0,
             table_count: tables.len() as u64,
             entry_count: tables.iter().map(|table| table.entries).sum(),
-            bytes: tables.iter().map(|table| table.bytes).sum(),
+            bytes,
             ..Default::default()
         });
     }

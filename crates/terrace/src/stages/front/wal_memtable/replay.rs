@@ -442,6 +442,7 @@ impl Replayer {
                 records: found.batches,
                 entries: found.entries,
                 bytes: found.bytes,
+                stranded: 0,
             },
             seq_last,
             ranges,
@@ -518,7 +519,7 @@ impl Replayer {
             }
         };
         match end {
-            Ok(end) => replayed.bytes = end.bytes,
+            Ok(end) => (replayed.bytes, replayed.stranded) = (end.bytes, end.stranded),
             Err(Halt::Enough) => {}
             Err(Halt::Failed(e)) => return Err(self.name_log(e, log)),
         }
