@@ -25,9 +25,10 @@ use crate::metrics::human_bytes;
 use crate::options::{MEMTABLE_BYTES_SMALL, PAGE_BYTES};
 use crate::parts::manifest::LogPlace;
 use crate::parts::memory::out_of_budget;
-use crate::parts::sstable::FileMeta;
+use crate::parts::reserve::reserve_owner;
 use crate::stages::Shared;
 use crate::stages::file_names::log_file_name;
+use crate::types::DbId;
 
 /// Logs take at most 1/`LOGS` of the disk.
 const LOGS: u64 = 4;
@@ -61,14 +62,15 @@ impl DbBuilder {
         if self.options.read_only {
             return;
         }
-        let (tables, logs) = shared.manifest.with_state(|state| {
-            let tables: u64 = state.items().map(|file: &FileMeta| file.bytes).sum();
+        let (files, logs) = shared.manifest.with_state(|state| {
+            let files = state.all_items().filter(|item| !item.owner().in_pool);
+            let files: u64 = files.map(|item| item.bytes()).sum();
             let logs = state.logs.iter();
             let logs = logs.filter(|(_, log)| log.place == LogPlace::File);
-            (tables, logs.map(|(id, _)| *id).collect::<Vec<_>>())
+            (files, logs.map(|(id, _)| *id).collect::<Vec<_>>())
         });
         if shared.pool_outlives() {
-            self.fit_pool(shared, tables);
+            self.fit_pool(shared, files);
         }
         let in_files = shared.options.design_of_new().keeps_table_files();
         if shared.pool_outlives() && !in_files {
@@ -83,7 +85,7 @@ impl DbBuilder {
             file.len().ok()
         };
         let logs: u64 = logs.iter().filter_map(log_bytes).sum();
-        let disk = free + tables + logs;
+        let disk = free + files + logs + self.reserve_bytes(shared.manifest.db());
         let leveled = &mut shared.options.bottom.leveled;
         let table_max = (disk / TABLE_FILES).max(TABLE_FILE_BYTES_MIN);
         leveled.table_bytes = leveled.table_bytes.min(table_max);
@@ -103,8 +105,8 @@ impl DbBuilder {
     }
 
     /// Limits the size of the pool to the room on its device, and lowers the sizes of memtables and
-    /// of extents to fit. `tables`: the bytes of table files.
-    fn fit_pool(&self, shared: &mut Shared, tables: u64) {
+    /// of extents to fit. `files`: the bytes of table files and value files.
+    fn fit_pool(&self, shared: &mut Shared, files: u64) {
         let (Some(path), Some(mut room)) = (&self.options.pool.path, shared.pool.device_room())
         else {
             return;
@@ -114,7 +116,7 @@ impl DbBuilder {
         {
             // A pool that took all of it would leave no space for the table files into which it is
             // drained.
-            room = ((room + tables) / 2).max(shared.pool.usage().committed);
+            room = ((room + files) / 2).max(shared.pool.usage().committed);
             shared.pool.grow_to_at_most(room);
         }
         if room >= options.pool.size_bytes {
@@ -124,6 +126,14 @@ impl DbBuilder {
             Some(_) => options.pool.size_bytes = room,
             None => *options = std::mem::take(options).with_pool_bytes(room),
         }
+    }
+
+    /// Returns the bytes of the reserve that the last opening has left.
+    fn reserve_bytes(&self, db: DbId) -> u64 {
+        let names = self.fs.list(&self.path).unwrap_or_default();
+        let own = names.iter().find(|name| reserve_owner(name) == Some(db));
+        let file = own.and_then(|name| self.fs.open(&self.path.join(name), OpenMode::Read).ok());
+        file.and_then(|file| file.len().ok()).unwrap_or(0)
     }
 
     /// Returns whether the directory is on the same disk as the file `pool`, which is a file of the

@@ -669,3 +669,37 @@ fn a_compaction_goes_on_after_a_quota_was_raised() {
     refuses.store(false, Ordering::Relaxed);
     assert!((0..20).any(|_| compact().is_ok()), "no try was made");
 }
+
+/// The sizes of memtables and tables follow the size of the disk, also if it is full of value files
+/// when the database is opened.
+#[test]
+fn sizes_of_a_full_disk_are_those_of_an_empty_one() {
+    const DISK: u64 = 64 << 20;
+    for design in settings::designs_with_files() {
+        watch(move |watched| {
+            watched.op(format!("{design}"), || {
+                let folder = scratch().unwrap();
+                let (place, ..) = on_a_disk_of(DISK, folder.path());
+                let mut options = Options {
+                    design: Some(design),
+                    ..Options::default()
+                };
+                options.bottom.leveled.values_apart_from = Some(300);
+                let sizes = |db: &Db| {
+                    let Options { front, bottom, .. } = db.options().clone();
+                    (front.memtable_bytes, bottom.leveled.table_bytes)
+                };
+                let db = place.open(&options).unwrap();
+                let before = sizes(&db);
+                let put = |n: u32| db.put(n.to_be_bytes(), value(n, 20_000));
+                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                assert!(u64::from(count) * 20_000 > DISK / 2, "{count}");
+                drop(db);
+                let after = sizes(&place.open(&options).unwrap());
+                let keeps = |before: u64, after: u64| after >= before * 3 / 4;
+                let all = keeps(before.0, after.0) && keeps(before.1, after.1);
+                assert!(all, "{design}: {before:?} {after:?}");
+            });
+        });
+    }
+}
