@@ -468,13 +468,14 @@ fn table_files_are_reported() {
             output.stdout
         };
         let people = text(&run("fillrandom,drain,readrandom", &[]));
+        let has_values = people.contains("\n  value files ");
+        assert_eq!(has_values, has_files, "{people}");
         let people = people + &text(&place.stdout("stat", &[]));
         let more = ["--use-existing-db", "--json"];
         let report = report(&run("overwrite,readrandom", &more));
         let stat = place.json("stat", &[]);
         for part in [
             "table files",
-            "\n                value files ",
             "\n  level ",
             "file amplification",
             "tombstones",
