@@ -60,10 +60,10 @@ impl Db {
     ///
     /// # Errors
     /// `Invalid` if there is anything at `path`, or if it is in the directory of this database;
-    /// `Full` and `Io` of the copy; `Closed`. After an
-    /// error the parts of the copy are removed if possible, and `path` is no database; only if the
-    /// very last step failed, the removal of the mark `UNFINISHED-CHECKPOINT`, it may be a whole
-    /// one. A directory with the mark, as a crash can leave it, is not opened.
+    /// `Full` and `Io` of the copy; `Closed`. After an error the parts of the copy are removed if
+    /// possible, and `path` is no database; only if the very last step failed, the removal of the
+    /// mark `UNFINISHED-CHECKPOINT`, it may be a whole one. A directory with the mark, as a crash
+    /// can leave it, is not opened.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointReport> {
         Db::builder(path)
             .file_system(Arc::clone(self.file_system()))
