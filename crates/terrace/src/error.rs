@@ -93,9 +93,9 @@ impl Error {
         self.kind
     }
 
-    /// Returns whether a failed read says something about the data: it is damaged or missing, or its
-    /// device cannot read it. Otherwise the process lacks something, such as memory, descriptors or
-    /// permissions.
+    /// Returns whether a failed read says something about the data: it is damaged or missing, or
+    /// its device cannot read it. Otherwise the process lacks something, such as memory,
+    /// descriptors or permissions.
     pub(crate) fn is_of_data(&self) -> bool {
         match self.kind {
             ErrorKind::Full | ErrorKind::Closed => false,

@@ -393,8 +393,8 @@ fn a_damaged_database_is_repaired() {
     assert!(!target.join("OPTIONS").exists());
 }
 
-/// A database without OPTIONS, MANIFEST and logs may have had a pool elsewhere: the repair names the
-/// option for it. With the pool, or with a MANIFEST, it does not.
+/// A database without OPTIONS, MANIFEST and logs may have had a pool elsewhere: the repair names
+/// the option for it. With the pool, or with a MANIFEST, it does not.
 #[test]
 fn a_repair_asks_for_a_pool_elsewhere() {
     let place = Place::new();
