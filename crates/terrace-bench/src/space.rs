@@ -33,6 +33,9 @@ pub struct Space {
     pub files: Vec<FileLevelReport>,
     /// The bytes of all table files for each byte on the deepest level; `None` without table files.
     pub space_amp_files: Option<f64>,
+    /// The number of value files, and their bytes; earlier results have none.
+    #[serde(default)]
+    pub value_files: (u64, u64),
     /// The cache of their blocks.
     pub cache: CacheReport,
     /// The bytes that files in the database's directory take on their file system, including the
@@ -60,6 +63,7 @@ impl Space {
             space_amp_repository: metrics.space_amp_pm(),
             files: metrics.files.iter().map(FileLevelReport::of).collect(),
             space_amp_files: metrics.space_amp_files(),
+            value_files: (metrics.values.file_count, metrics.values.bytes),
             cache: CacheReport::of(&metrics.cache),
             folder_bytes: 0,
         }

@@ -33,7 +33,8 @@ Examples:
   terrace bench                             measure this machine
 
 The first argument of every command but bench is the database's directory. Options that shape the \
-data are stored with the database and stay in effect until others are given; stat shows them. \
+data are stored with the database and stay in effect until a command that writes is given others; \
+stat shows them. \
 Options of a single run are not stored: medium, prefault, durability, emulate, memory, cache-size, \
 direct-io, read-only.";
 
@@ -97,7 +98,8 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
 
-    /// The maximum size of the pool, like 4GiB or 512M [default: 8GiB; of bench: as much as the run
+    /// The maximum size of the pool, like 4GiB or 512M; for an existing pool it can only be raised
+    /// [default: 8GiB; of bench: as much as the run
     /// needs, which with leveled is little].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) pool_size: Option<u64>,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use terrace::{Db, Design, Emulation, Keyspace, Options, Progress, Sizes};
+use terrace_bench::units;
 
 use crate::args::StoreArgs;
 use crate::error::CliError;
@@ -14,11 +15,13 @@ use crate::error::CliError;
 /// The default pool's file in the directory of a new database.
 pub(crate) const POOL_FILE: &str = "pool";
 
-/// Whether a command creates a missing database.
+/// What a command does with its database. Only the first creates a missing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum Access {
     Create,
-    Fail,
+    Change,
+    /// Options that shape the data are those of this command, and are not kept.
+    Read,
 }
 
 /// An open database and the keyspace to work in.
@@ -31,13 +34,13 @@ pub(crate) struct Store {
 
 impl Store {
     /// Opens the database at `path` for a command.
-    pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Store, CliError> {
-        let db = open(path, args, missing)?;
+    pub(crate) fn open(path: &Path, args: &StoreArgs, access: Access) -> Result<Store, CliError> {
+        let db = open(path, args, access)?;
         let name = args.keyspace.as_deref();
-        let keyspace = match (name, missing) {
+        let keyspace = match (name, access) {
             (None, _) => db.default_keyspace(),
-            (Some(name), Missing::Create) => db.create_keyspace(name)?,
-            (Some(name), Missing::Fail) => db.keyspace(name)?.ok_or_else(|| {
+            (Some(name), Access::Create) => db.create_keyspace(name)?,
+            (Some(name), Access::Change | Access::Read) => db.keyspace(name)?.ok_or_else(|| {
                 let all = db.list_keyspaces().unwrap_or_default().join(", ");
                 CliError::Failed(format!(
                     "there is no keyspace {name:?}; the keyspaces are: {all}"
@@ -76,7 +79,7 @@ pub(crate) fn keyspaces(db: &Db) -> Result<Vec<Keyspace>, CliError> {
 }
 
 /// Opens the database at `path` without choosing a keyspace.
-pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db, CliError> {
+pub(crate) fn open(path: &Path, args: &StoreArgs, access: Access) -> Result<Db, CliError> {
     let stored = Options::load(path)?;
     let named = stored.as_ref().and_then(|stored| stored.pool.path.as_ref());
     if let (Some(named), Some(None)) = (named, args.pool.as_ref().map(pool_path)) {
@@ -86,13 +89,27 @@ pub(crate) fn open(path: &Path, args: &StoreArgs, missing: Missing) -> Result<Db
             named.display()
         )));
     }
+    if let (Some(_), Some(stored), Some(given)) = (named, &stored, args.pool_size)
+        && given < stored.pool.size_bytes
+    {
+        return Err(CliError::Usage(format!(
+            "the pool of the database in {} may grow to {}, and that cannot be lowered, so \
+             --pool-size {} is not possible: omit it",
+            path.display(),
+            units::bytes(stored.pool.size_bytes),
+            units::bytes(given)
+        )));
+    }
     let mut options = options(stored, args);
-    options.error_if_missing = missing == Missing::Fail;
+    options.error_if_missing = access != Access::Create;
     let bar = bar("recovering");
     let shown = bar.clone();
     let mut builder = Db::builder(path)
         .options(options)
         .progress(move |progress| show(&shown, progress));
+    if access == Access::Read {
+        builder = builder.without_keeping();
+    }
     if let Some(trace) = &args.record_trace {
         let file = File::create(trace).map_err(|e| CliError::io("create", trace, e))?;
         builder = builder.trace(BufWriter::new(file));

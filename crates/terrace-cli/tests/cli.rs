@@ -371,6 +371,77 @@ fn stat_and_verify_report() {
     assert_eq!(place.json("verify", &[])["sound"], true);
 }
 
+/// A lack of file descriptors is a failure of verify and no problem of the database.
+#[test]
+fn too_many_open_files_are_no_damage() {
+    let place = Place::new();
+    let input: String = (0..4000)
+        .map(|n| format!("key{n:05}\t{}\n", "value ".repeat(10)))
+        .collect();
+    let load = "load --pool none --design leveled --table-size 8KiB --level1-size 16KiB";
+    let loaded = place.feed(load, &[], input.as_bytes());
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    place.stdout("compact --table-size 8KiB --level1-size 16KiB", &[]);
+    let verify = |limit: u32| {
+        let mut run = Command::new("sh");
+        run.arg("-c").arg(format!("ulimit -n {limit}; exec \"$@\""));
+        run.args(["sh", env!("CARGO_BIN_EXE_terrace"), "verify"]);
+        run.arg(place.db()).output().expect("it runs")
+    };
+    assert!(text(&verify(500).stdout).contains("intact"));
+    let few = verify(16);
+    assert_fails(&few, 1, "raise the limit on open files (ulimit -n)");
+    assert!(
+        !text(&few.stdout).contains("problem"),
+        "{}",
+        text(&few.stdout)
+    );
+}
+
+/// stat shows the reserve on the disk, and calls values that are not apart "none".
+#[test]
+fn the_reserve_and_values_in_tables_are_shown() {
+    let place = Place::new();
+    let command = "put --design flatlsm --values-apart-from none";
+    place.stdout(command, &[&"key", &"value"]);
+    let stat = place.json("stat", &[]);
+    let name = "bottom.leveled.values_apart_from";
+    assert_eq!(stat["options"][name], "none");
+    let stat = text(&place.stdout("stat", &[]));
+    assert!(!stat.contains(&u64::MAX.to_string()), "{stat}");
+    let place = Place::new();
+    let command = "put --design leveled --pool none";
+    place.stdout(command, &[&"key", &"value"]);
+    let stat = place.json("stat", &[]);
+    assert!(stat["reserve_bytes"].as_u64() > Some(0), "{stat}");
+    let stat = text(&place.stdout("stat", &[]));
+    assert!(stat.contains("reserve, file"), "{stat}");
+}
+
+/// A batch that is too large for the store is loaded line by line, and a value that is too large is
+/// not to be split as a batch.
+#[test]
+fn large_batches_are_split_and_large_values_refused() {
+    let place = Place::new();
+    let load = |lines: usize, bytes: usize| {
+        let input: String = (0..lines)
+            .map(|n| format!("key{n}\t{}\n", "x".repeat(bytes)))
+            .collect();
+        let tsv = place.path("input.tsv");
+        fs::write(&tsv, input).expect("a file");
+        let mut run = terrace();
+        run.arg("load").arg(place.db()).arg(tsv);
+        run.args(["--pool-size", "16MiB"])
+            .output()
+            .expect("it runs")
+    };
+    let loaded = load(30, 100_000);
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    let refused = load(1, 3_000_000);
+    assert_fails(&refused, 1, "store the value in parts");
+    assert!(!text(&refused.stderr).contains("split it"));
+}
+
 /// Designs with table files report them, for people and for programs, and omit stages that they do
 /// not have; a design without table files reports none.
 #[test]
@@ -390,12 +461,15 @@ fn table_files_are_reported() {
                 "256KiB",
             ]);
             run.args(["--table-size", "64KiB", "--level1-size", "128KiB"]);
+            run.args(["--values-apart-from", "300", "--pool-size", "128MiB"]);
             run.args(["--cache-size", "1MiB", "--compression", "none"]);
             let output = run.output().expect("the benchmark runs");
             assert!(output.status.success(), "{}", text(&output.stderr));
             output.stdout
         };
         let people = text(&run("fillrandom,drain,readrandom", &[]));
+        let has_values = people.contains("\n  value files ");
+        assert_eq!(has_values, has_files, "{people}");
         let people = people + &text(&place.stdout("stat", &[]));
         let more = ["--use-existing-db", "--json"];
         let report = report(&run("overwrite,readrandom", &more));
@@ -575,7 +649,8 @@ fn a_benchmark_keeps_its_database() {
     let run = |steps: &str, more: &[&str]| {
         let mut run = terrace();
         run.args(["bench", "--json", "--num", "300", "--value-size", "50"]);
-        run.args(["--memtable-size", "256KiB", "--benchmarks", steps, "--db"]);
+        run.args(["--memtable-size", "256KiB", "--pool-size", "128MiB"]);
+        run.args(["--benchmarks", steps, "--db"]);
         run.arg(place.db())
             .args(more)
             .output()

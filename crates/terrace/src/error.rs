@@ -63,6 +63,11 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
+/// The number of the system's error for a failed read or write of a device.
+const EIO: i32 = 5;
+/// The same if a process has too many open files.
+const EMFILE: i32 = 24;
+
 /// How deletes free space on a full disk.
 const ROOM_BY_DELETES: &str = ", or delete a range or drop a keyspace, which works on a full disk";
 
@@ -86,6 +91,32 @@ impl Error {
     /// Returns the kind, which determines what the caller should do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// Returns whether a failed read says something about the data: it is damaged or missing, or
+    /// its device cannot read it. Otherwise the process lacks something, such as memory,
+    /// descriptors or permissions.
+    pub(crate) fn is_of_data(&self) -> bool {
+        match self.kind {
+            ErrorKind::Full | ErrorKind::Closed => false,
+            ErrorKind::Io => self.io_cause().is_some_and(|e| {
+                e.kind() == std::io::ErrorKind::NotFound || e.raw_os_error() == Some(EIO)
+            }),
+            _ => true,
+        }
+    }
+
+    /// Returns the system's error that caused this one, if there is one.
+    fn io_cause(&self) -> Option<&std::io::Error> {
+        let mut cause = self.source();
+        // BOUND: causes are few.
+        while let Some(e) = cause {
+            if let Some(found) = e.downcast_ref() {
+                return Some(found);
+            }
+            cause = e.source();
+        }
+        None
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
@@ -118,6 +149,10 @@ impl Error {
             }
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
                 "; free space on that disk and try again"
+            }
+            _ if source.raw_os_error() == Some(EMFILE) => {
+                "; raise the limit on open files (ulimit -n), or lower \
+                 bottom.leveled.open_files_max"
             }
             std::io::ErrorKind::FileTooLarge => {
                 "; raise the limit on the size of a process's files (ulimit -f), or use a file \
@@ -243,6 +278,27 @@ mod tests {
                 "{new}"
             );
         }
+    }
+
+    /// Damage, missing files and failing devices are facts about the data; a lack of descriptors,
+    /// permissions or memory is none, also as the cause of another error.
+    #[test]
+    fn errors_of_data_are_told_from_those_of_the_process() {
+        let io = |number| {
+            let e = std::io::Error::from_raw_os_error(number);
+            Error::io("read", Path::new("/x"), e)
+        };
+        let (enoent, eacces) = (2, 13);
+        let of_data = [io(EIO), io(enoent), Error::corruption("damage")];
+        let others = [io(EMFILE), io(eacces), Error::closed()];
+        for (all, expected) in [(of_data, true), (others, false)] {
+            for e in all {
+                assert_eq!(e.is_of_data(), expected, "{e}");
+                let outer = Error::new(e.kind(), "outer").because(e);
+                assert_eq!(outer.is_of_data(), expected, "{outer}");
+            }
+        }
+        assert!(io(EMFILE).to_string().contains("ulimit -n"));
     }
 
     /// The error of a full disk or quota names the remedies: free space on the disk, or the deletes

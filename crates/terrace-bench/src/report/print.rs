@@ -382,6 +382,10 @@ impl Report {
                 space.space_amp_files,
             );
         }
+        let (files, bytes) = space.value_files;
+        if files > 0 {
+            row("value files", units::count(files), bytes, None);
+        }
         row("directory, all files", none(), space.folder_bytes, None);
         write!(f, "\n{table}")?;
         let levels = files::table_of(&space.files);

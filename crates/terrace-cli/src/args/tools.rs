@@ -32,7 +32,8 @@ pub(crate) struct LoadArgs {
     /// Stop at a line that cannot be loaded, or report it and continue.
     #[arg(long, value_enum, default_value = "stop", value_name = "WHAT")]
     pub(crate) on_error: OnError,
-    /// Lines that are written together.
+    /// Lines that are written together, or fewer if they have 4 MiB. A batch that the store
+    /// refuses, for example if it has more than an eighth of the pool, is written line by line.
     #[arg(long, default_value_t = 1000, value_name = "LINES",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) batch_size: u64,

@@ -7,14 +7,14 @@ use terrace_bench::units;
 use crate::args::{CheckpointArgs, StoreArgs};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::store::{Missing, bar, open, show};
+use crate::store::{Access, bar, open, show};
 
 pub(super) fn checkpoint(
     args: &CheckpointArgs,
     store: &StoreArgs,
     json: bool,
 ) -> Result<(), CliError> {
-    let db = open(&args.db, store, Missing::Fail)?;
+    let db = open(&args.db, store, Access::Read)?;
     let bar = bar("copying");
     let shown = bar.clone();
     let mut options = Options::default();

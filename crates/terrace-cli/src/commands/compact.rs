@@ -10,11 +10,11 @@ use super::get_put::bounds_of;
 use crate::args::{CompactArgs, StoreArgs};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::store::{Missing, Store};
+use crate::store::{Access, Store};
 
 pub(super) fn compact(args: &CompactArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let bounds = bounds_of(&args.from, &args.to, &args.text)?;
-    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let store = Store::open(&args.db, store, Access::Change)?;
     let keyspaces = store.chosen()?;
     let before = Kept::of(&store.db);
     let started = Instant::now();

@@ -12,7 +12,7 @@ use crate::args::{DumpArgs, StoreArgs};
 use crate::error::CliError;
 use crate::format;
 use crate::output::Output;
-use crate::store::{Missing, Store};
+use crate::store::{Access, Store};
 
 /// Entries between two updates of the progress bar.
 const STEP: u64 = 1000;
@@ -21,7 +21,7 @@ pub(super) fn dump(args: &DumpArgs, store: &StoreArgs, json: bool) -> Result<(),
     let format = args.format.unwrap_or_else(|| format::of_name(&args.file));
     let to_stdout = args.file == Path::new("-");
     // Opens the database first: if it does not exist, the file stays unchanged.
-    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let store = Store::open(&args.db, store, Access::Read)?;
     let failed = |e: io::Error| {
         if to_stdout {
             CliError::output(e)

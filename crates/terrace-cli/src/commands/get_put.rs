@@ -15,7 +15,7 @@ use crate::args::{DeleteArgs, GetArgs, PutArgs, StoreArgs, TextArgs};
 use crate::error::CliError;
 use crate::format::escape::{escaped, unescape};
 use crate::output::{Output, insert_bytes, insert_expiry};
-use crate::store::{Missing, Store};
+use crate::store::{Access, Store};
 
 /// Returns the bytes of an argument.
 pub(super) fn bytes_of(argument: &OsStr, text: &TextArgs) -> Result<Vec<u8>, CliError> {
@@ -30,7 +30,7 @@ pub(super) fn bytes_of(argument: &OsStr, text: &TextArgs) -> Result<Vec<u8>, Cli
 
 pub(super) fn get(args: &GetArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let key = bytes_of(&args.key, &args.text)?;
-    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let store = Store::open(&args.db, store, Access::Read)?;
     let found = store.keyspace.get_with_expiry(&key)?;
     let mut out = Output::new();
     if json {
@@ -84,7 +84,7 @@ pub(super) fn put(args: &PutArgs, store: &StoreArgs, json: bool) -> Result<(), C
     };
     let ttl = args.ttl.map(Duration::try_from_secs_f64).transpose();
     let ttl = ttl.map_err(|e| CliError::Usage(format!("--ttl takes seconds, 0 or more: {e}")))?;
-    let store = Store::open(&args.db, store, Missing::Create)?;
+    let store = Store::open(&args.db, store, Access::Create)?;
     match ttl {
         Some(ttl) => store.keyspace.put_with_ttl(&key, &value, ttl)?,
         None => store.keyspace.put(&key, &value)?,
@@ -100,7 +100,7 @@ pub(super) fn delete(args: &DeleteArgs, store: &StoreArgs, json: bool) -> Result
         .map(|key| bytes_of(key, &args.text))
         .collect::<Result<_, _>>()?;
     let bounds = bounds_of(&args.from, &args.to, &args.text)?;
-    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let store = Store::open(&args.db, store, Access::Change)?;
     let mut batch = WriteBatch::new();
     for key in &keys {
         batch.delete_in(&store.keyspace, key);

@@ -9,13 +9,13 @@ use crate::args::{IngestArgs, StoreArgs};
 use crate::error::CliError;
 use crate::format;
 use crate::output::Output;
-use crate::store::{Missing, Store};
+use crate::store::{Access, Store};
 
 pub(super) fn ingest(args: &IngestArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let format = args.format.unwrap_or_else(|| format::of_name(&args.file));
     // Opens the input first: a misspelled name should not leave an empty database.
     let (mut input, total) = open_input(&args.file)?;
-    let store = Store::open(&args.db, store, Missing::Create)?;
+    let store = Store::open(&args.db, store, Access::Create)?;
     let name = name_of(&args.file);
     let bar = input_bar(total);
     let mut lines = Lines {

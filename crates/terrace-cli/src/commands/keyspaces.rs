@@ -7,7 +7,7 @@ use terrace_bench::{Table, units};
 use crate::args::{KeyspacesCommand, StoreArgs};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::store::{self, Missing, open};
+use crate::store::{self, Access, open};
 
 /// Returns every keyspace with an estimate of its bytes.
 pub(super) fn sizes(db: &Db) -> Result<Vec<(String, u64)>, CliError> {
@@ -27,7 +27,7 @@ pub(super) fn keyspaces(
     let mut out = Output::new();
     let db = match command {
         KeyspacesCommand::List(args) => {
-            let db = open(&args.db, store, Missing::Fail)?;
+            let db = open(&args.db, store, Access::Read)?;
             let mut table = Table::new(&["keyspace", "approx. size"]);
             for (name, bytes) in sizes(&db)? {
                 if json {
@@ -42,7 +42,7 @@ pub(super) fn keyspaces(
             db
         }
         KeyspacesCommand::Create(args) => {
-            let db = open(&args.db, store, Missing::Create)?;
+            let db = open(&args.db, store, Access::Create)?;
             let existed = db.keyspace(&args.name)?.is_some();
             db.create_keyspace(&args.name)?;
             if json {
@@ -51,7 +51,7 @@ pub(super) fn keyspaces(
             db
         }
         KeyspacesCommand::Drop(args) => {
-            let db = open(&args.db, store, Missing::Fail)?;
+            let db = open(&args.db, store, Access::Change)?;
             if !db.drop_keyspace(&args.name)? {
                 let name = &args.name;
                 return Err(CliError::Failed(format!("there is no keyspace {name:?}")));

@@ -17,7 +17,7 @@ use crate::args::{FormatArg, LoadArgs, OnError, StoreArgs};
 use crate::error::CliError;
 use crate::format::{self, Entry};
 use crate::output::Output;
-use crate::store::{Missing, Store};
+use crate::store::{Access, Store};
 
 /// The size at which a batch is written, even with few entries.
 const BATCH_BYTES: usize = 4 << 20;
@@ -29,7 +29,7 @@ pub(super) fn load(args: &LoadArgs, store: &StoreArgs, json: bool) -> Result<(),
     let format = args.format.unwrap_or_else(|| format::of_name(&args.file));
     // Opens the input first: a misspelled name should not leave an empty database.
     let (mut input, total) = open_input(&args.file)?;
-    let store = Store::open(&args.db, store, Missing::Create)?;
+    let store = Store::open(&args.db, store, Access::Create)?;
     let mut loader = Loader {
         store: &store,
         name: name_of(&args.file),

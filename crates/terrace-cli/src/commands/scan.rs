@@ -11,7 +11,7 @@ use crate::args::{ScanArgs, StoreArgs};
 use crate::error::CliError;
 use crate::format::escape::escape;
 use crate::output::{Output, insert_bytes, insert_expiry};
-use crate::store::{Missing, Store};
+use crate::store::{Access, Store};
 
 pub(super) fn scan(args: &ScanArgs, store: &StoreArgs, json: bool) -> Result<(), CliError> {
     let argument = |argument: &Option<OsString>| {
@@ -29,7 +29,7 @@ pub(super) fn scan(args: &ScanArgs, store: &StoreArgs, json: bool) -> Result<(),
             "the start key sorts after the end key".into(),
         ));
     }
-    let store = Store::open(&args.db, store, Missing::Fail)?;
+    let store = Store::open(&args.db, store, Access::Read)?;
     let mut iter = match prefix {
         Some(prefix) => store.keyspace.prefix(prefix)?,
         None => {
@@ -38,6 +38,9 @@ pub(super) fn scan(args: &ScanArgs, store: &StoreArgs, json: bool) -> Result<(),
             store.keyspace.range::<Vec<u8>>((from, to))?
         }
     };
+    if args.keys_only {
+        iter = iter.keys_only();
+    }
     let mut out = Output::new();
     let printed = print(&mut iter, args, json, &mut out);
     drop(iter);

@@ -10,10 +10,10 @@ use super::keyspaces::sizes;
 use crate::args::StoreArgs;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::store::{self, Missing, open};
+use crate::store::{self, Access, open};
 
 pub(super) fn stat(path: &Path, store: &StoreArgs, json: bool) -> Result<(), CliError> {
-    let db = open(path, store, Missing::Fail)?;
+    let db = open(path, store, Access::Read)?;
     let metrics = db.metrics();
     let entries = entries(&db)?;
     let keyspaces = sizes(&db)?;
@@ -84,23 +84,35 @@ fn print(
 fn kept(db: &Db) -> Table {
     let mut table = Table::new(&["stored option", "value", "in use"]);
     let in_force = db.options().kept();
-    for ((name, value), (_, now)) in db.options_stated().kept().into_iter().zip(in_force) {
+    let in_force = shown(in_force);
+    for ((name, value), (_, now)) in shown(db.options_stated().kept()).zip(in_force) {
         let now = if now == value { String::new() } else { now };
         table.row([name.to_string(), value, now]);
     }
     table
 }
 
+/// Returns options as users state them: the size that turns values apart off is "none".
+fn shown(kept: Vec<(&'static str, String)>) -> impl Iterator<Item = (&'static str, String)> {
+    let off = u64::MAX.to_string();
+    kept.into_iter().map(move |(name, value)| {
+        match name == "bottom.leveled.values_apart_from" && value == off {
+            true => (name, "none".to_owned()),
+            false => (name, value),
+        }
+    })
+}
+
 /// Returns options as an object: numbers and booleans as such, all else as strings.
 fn options_as_json(options: &Options) -> Value {
-    let lines = options.kept().into_iter().map(|(name, value)| {
+    let lines = shown(options.kept()).map(|(name, value)| {
         let value = serde_json::from_str(&value).unwrap_or(Value::from(value));
         (name.to_string(), value)
     });
     Value::Object(lines.collect())
 }
 
-/// Returns the contents of memory and pool.
+/// Returns the contents of memory and pool, and the reserve on the disk.
 fn pool(metrics: &Metrics) -> Table {
     let mut table = Table::new(&["memory and pool", "tables or rows", "entries", "bytes"]);
     let mut row = |name: String, tables: String, nodes: String, bytes: u64| {
@@ -131,6 +143,10 @@ fn pool(metrics: &Metrics) -> Table {
     row("pool, live extents".into(), none(), none(), live);
     row("pool, file".into(), none(), none(), file);
     row("pool, cap".into(), none(), none(), cap);
+    if metrics.reserve_bytes > 0 {
+        let bytes = metrics.reserve_bytes;
+        row("reserve, file".into(), none(), none(), bytes);
+    }
     table
 }
 
@@ -289,6 +305,7 @@ fn as_json(db: &Db, metrics: &Metrics, entries: u64, keyspaces: &[(String, u64)]
             "used_bytes": metrics.bottom.used_bytes,
             "dead_bytes": metrics.bottom.dead_bytes,
         },
+        "reserve_bytes": metrics.reserve_bytes,
         "range_deletes": metrics.range_delete_count,
         "table_files": files_as_json(metrics),
         "value_files": {

@@ -8,10 +8,10 @@ use terrace_bench::{Table, units};
 use crate::args::StoreArgs;
 use crate::error::CliError;
 use crate::output::Output;
-use crate::store::{Missing, bar, open, show};
+use crate::store::{Access, bar, open, show};
 
 pub(super) fn verify(path: &Path, store: &StoreArgs, json: bool) -> Result<(), CliError> {
-    let db = open(path, store, Missing::Fail)?;
+    let db = open(path, store, Access::Read)?;
     let bar = bar("verifying");
     let verified = db.verify(&mut |progress| show(&bar, &progress));
     bar.finish_and_clear();

@@ -62,10 +62,13 @@ fn commands_go_on_with_the_options_that_are_kept() {
     let shown = text(&plain(&place, "stat").stdout);
     assert!(shown.contains("bottom.leveled.table_bytes"), "{shown}");
 
-    stat("stat --json --table-size 1MiB --level1-size 1MiB --read-only");
-    let still = &stat("stat --json")["options"];
-    assert_eq!(still, &options, "a reader keeps nothing");
-    stat("stat --json --table-size 1MiB --level1-size 1MiB --cache-size 1MiB");
+    for reader in ["stat --json", "stat --json --read-only"] {
+        stat(&format!("{reader} --table-size 1MiB --level1-size 1MiB"));
+        let still = &stat("stat --json")["options"];
+        assert_eq!(still, &options, "a reader keeps nothing");
+    }
+    let changed = "compact --table-size 1MiB --level1-size 1MiB --cache-size 1MiB";
+    assert!(plain(&place, changed).status.success());
     let later = &stat("stat --json");
     assert_eq!(later["options"]["bottom.leveled.table_bytes"], 1 << 20);
     assert_eq!(later["options"]["bottom.leveled.compression"], "none");
@@ -228,4 +231,65 @@ fn memory_is_one_option() {
     };
     assert_fails(&put("16MiB"), 1, "larger memory_bytes");
     assert!(put("64MiB").status.success());
+}
+
+/// Commands that read use the sizes that follow from a memory limit, and keep none of them.
+#[test]
+fn readers_keep_no_sizes() {
+    for pool in ["none", "pool"] {
+        let place = Place::new();
+        place.stdout(&format!("put --pool {pool}"), &[&"key", &"value"]);
+        let kept = || fs::read(place.db().join("OPTIONS")).expect("OPTIONS");
+        let before = kept();
+        for command in [
+            "get key",
+            "scan",
+            "dump",
+            "stat",
+            "verify",
+            "keyspaces list",
+        ] {
+            let mut run = terrace();
+            let mut words = command.split(' ');
+            run.arg(words.next().expect("a command"));
+            match command {
+                "keyspaces list" => run.arg("list").arg(place.db()),
+                _ => run.arg(place.db()).args(words),
+            };
+            let out = run.args(["--memory", "16MiB"]).output().expect("it runs");
+            assert!(out.status.success(), "{command}: {}", text(&out.stderr));
+            assert!(kept() == before, "{command} with the pool {pool}");
+        }
+        let mut put = terrace();
+        put.arg("put").arg(place.db()).args(["k", "v"]);
+        let put = put.args(["--memory", "16MiB"]).output().expect("it runs");
+        assert!(put.status.success(), "{}", text(&put.stderr));
+        assert!(kept() != before);
+    }
+}
+
+/// The size of a pool's file is raised by a larger one, and a smaller one is refused.
+#[test]
+fn a_pool_does_not_shrink() {
+    let place = Place::new();
+    place.stdout("put", &[&"key", &"value"]);
+    let get = |bytes: &str| {
+        let mut run = terrace();
+        run.arg("get")
+            .arg(place.db())
+            .args(["key", "--pool-size", bytes]);
+        run.output().expect("it runs")
+    };
+    assert_fails(&get("100MiB"), 2, "may grow to 128 MiB");
+    assert_eq!(text(&get("128MiB").stdout), "value\n");
+    assert_eq!(text(&get("200MiB").stdout), "value\n");
+    assert_fails(&get("128MiB"), 2, "omit it");
+    // Memory is not a file.
+    let place = Place::new();
+    place.stdout("put --pool none", &[&"key", &"value"]);
+    let mut run = terrace();
+    run.arg("get")
+        .arg(place.db())
+        .args(["key", "--pool-size", "100MiB"]);
+    assert!(run.output().expect("it runs").status.success());
 }

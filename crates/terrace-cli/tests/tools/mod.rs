@@ -392,3 +392,36 @@ fn a_damaged_database_is_repaired() {
     assert_fails(&nothing, 4, "so no database was created");
     assert!(!target.join("OPTIONS").exists());
 }
+
+/// A database without OPTIONS, MANIFEST and logs may have had a pool elsewhere: the repair names
+/// the option for it. With the pool, or with a MANIFEST, it does not.
+#[test]
+fn a_repair_asks_for_a_pool_elsewhere() {
+    let place = Place::new();
+    let input: String = (0..3000)
+        .map(|n| format!("key{n:04}\tvalue {n}\n"))
+        .collect();
+    let pool = place.path("elsewhere");
+    let pool = pool.to_string_lossy();
+    for (pool, asks) in [(&*pool, true), ("none", false)] {
+        let _ = fs::remove_dir_all(place.db());
+        let load = format!("load --design leveled --pool {pool}");
+        let loaded = place.feed(&load, &[], input.as_bytes());
+        assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+        place.stdout("compact", &[]);
+        fs::remove_file(place.db().join("OPTIONS")).expect("OPTIONS");
+        let repair = |more: &[&str]| {
+            let target = place.path("repaired");
+            let _ = fs::remove_dir_all(&target);
+            let mut run = terrace();
+            run.arg("repair").arg(place.db()).arg("--into").arg(target);
+            text(&run.args(more).output().expect("it runs").stdout)
+        };
+        let without = repair(&[]);
+        assert_eq!(without.contains("name it with --pool"), asks, "{without}");
+        if asks {
+            let with = repair(&["--pool", pool]);
+            assert!(!with.contains("name it with --pool"), "{with}");
+        }
+    }
+}

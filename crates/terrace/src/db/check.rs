@@ -51,8 +51,9 @@ impl Db {
     /// ways and compares. Reads the whole database once and its pairs twice. Writes may continue.
     ///
     /// # Errors
-    /// Damage is listed in the report. `Full`: other iterators hold all the memory that scans may
-    /// have; drop some, and verify again. `Closed`.
+    /// Damage is listed in the report. `Io` if something else prevents reads, such as too few file
+    /// descriptors, and no damage was found before. `Full`: other iterators hold all the memory
+    /// that scans may have; drop some, and verify again. `Closed`.
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.engine().check_open()?;
         let view = self.engine().views.hold();
@@ -82,8 +83,8 @@ impl Db {
                 }
             });
         }
-        if let Err(problem) = self.engine().shared.manifest.verify() {
-            census.problems.push(format!("manifest: {problem}"));
+        if let Err(e) = self.engine().shared.manifest.verify() {
+            census.failed("manifest: ", e.into());
         }
         let mut report = VerifyReport {
             entries: census.entries,
@@ -94,6 +95,9 @@ impl Db {
             filters: census.filters.into_values().collect(),
             problems: census.problems,
         };
+        if let Some(e) = census.failure {
+            note(&mut report, e, "cannot check everything")?;
+        }
         self.verify_scans(&mut report)?;
         if !report.problems.is_empty() {
             let problems = Count(report.problems.len() as u64, "problem");
@@ -153,13 +157,18 @@ impl Db {
     }
 }
 
-/// Adds an error to the problems, or returns it if it is not about the data. Problems found before
-/// take precedence.
+/// Adds an error to the problems unless the walk has found its cause, or returns it if it is not
+/// about the data. Problems found before take precedence.
 fn note(report: &mut VerifyReport, e: Error, what: &str) -> Result<()> {
-    if matches!(e.kind(), ErrorKind::Full | ErrorKind::Closed) && report.problems.is_empty() {
+    if !e.is_of_data() && report.problems.is_empty() {
         return Err(e);
     }
-    report.problems.push(format!("{what}: {e}"));
+    let text = e.to_string();
+    // Advice follows.
+    let fact = text.split("; ").next().unwrap_or(&text);
+    if !report.problems.iter().any(|problem| problem.contains(fact)) {
+        report.problems.push(format!("{what}: {text}"));
+    }
     Ok(())
 }
 

@@ -59,10 +59,11 @@ impl Db {
     /// `MioDb` copies all live data.
     ///
     /// # Errors
-    /// `Invalid` if there is anything at `path`; `Full` and `Io` of the copy; `Closed`. After an
-    /// error the parts of the copy are removed if possible, and `path` is no database; only if the
-    /// very last step failed, the removal of the mark `UNFINISHED-CHECKPOINT`, it may be a whole
-    /// one. A directory with the mark, as a crash can leave it, is not opened.
+    /// `Invalid` if there is anything at `path`, or if it is in the directory of this database;
+    /// `Full` and `Io` of the copy; `Closed`. After an error the parts of the copy are removed if
+    /// possible, and `path` is no database; only if the very last step failed, the removal of the
+    /// mark `UNFINISHED-CHECKPOINT`, it may be a whole one. A directory with the mark, as a crash
+    /// can leave it, is not opened.
     pub fn checkpoint(&self, path: impl AsRef<Path>) -> Result<CheckpointReport> {
         Db::builder(path)
             .file_system(Arc::clone(self.file_system()))
@@ -79,6 +80,12 @@ impl DbBuilder {
         self.options = self.options_of_copy(db);
         let pool_file = self.options.pool.path.as_ref();
         let pool_file = pool_file.map(|pool| self.path.join(pool));
+        if self.is_inside(db.path()) {
+            return Err(Error::invalid(format!(
+                "{} is in the directory of the database to be copied: choose another path",
+                self.path.display()
+            )));
+        }
         let had_folder = self.check_target()?;
         // LOCK: taken before all others. A keyspace dropped during the copy would be there in part.
         let _catalog = db.catalog().lock();
@@ -118,6 +125,31 @@ impl DbBuilder {
         options.background.workers = Workers::Manual;
         options.read_only = false;
         options
+    }
+
+    /// Returns whether the builder's directory, which need not exist, is `dir` or in it, through
+    /// links too.
+    pub(super) fn is_inside(&self, dir: &Path) -> bool {
+        let identity = |path: &Path| self.fs.identity(path).ok().flatten();
+        let Some(of_dir) = identity(dir) else {
+            return self.path.starts_with(dir);
+        };
+        let exists = |path: &&Path| identity(path).is_some();
+        let Some(nearest) = self.path.ancestors().find(exists) else {
+            return false;
+        };
+        let mut at = nearest.to_owned();
+        // BOUND: the root is its own parent. The system resolves "..", also behind a link.
+        loop {
+            let here = identity(&at);
+            if here == Some(of_dir) {
+                return true;
+            }
+            at.push("..");
+            if identity(&at) == here {
+                return false;
+            }
+        }
     }
 
     /// Refuses a directory that is not empty. Returns whether it exists.

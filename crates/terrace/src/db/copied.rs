@@ -76,6 +76,12 @@ impl DbBuilder {
         let now = OptionsFile::of(&shared.stated, before.id, before.pool_uuid.clone());
         let mut now = now.in_folder(&self.path);
         now.kept.carry(&before.kept);
+        if !self.keeps {
+            now.kept = before.kept.clone();
+            if !shared.pool_outlives() {
+                now.pool_size_bytes = before.pool_size_bytes;
+            }
+        }
         let is_moved = before.folder.is_some() && now.folder != before.folder;
         now.moves = before.moves + u64::from(is_moved);
         if now != *before {

@@ -45,6 +45,8 @@ pub struct DbBuilder {
     pub(super) options: Options,
     /// Whether the caller gave options.
     stated: bool,
+    /// Whether those that shape the data are kept.
+    pub(super) keeps: bool,
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) machine: Option<Machine>,
     faults: Option<Arc<PoolFaults>>,
@@ -79,6 +81,7 @@ impl DbBuilder {
             path: path.to_owned(),
             options: Options::default(),
             stated: false,
+            keeps: true,
             fs: Arc::new(OsFs),
             machine: None,
             faults: None,
@@ -95,6 +98,15 @@ impl DbBuilder {
     pub fn options(mut self, options: Options) -> DbBuilder {
         self.options = options;
         self.stated = true;
+        self
+    }
+
+    /// Leaves the kept options of an existing database as they are, for programs that only read
+    /// but do not open read-only: those of [`options`](DbBuilder::options) apply to this open
+    /// alone. A raised size of a pool in a file is kept, since the file may grow.
+    #[must_use]
+    pub fn without_keeping(mut self) -> DbBuilder {
+        self.keeps = false;
         self
     }
 
@@ -149,10 +161,15 @@ impl DbBuilder {
     pub fn open(mut self) -> Result<Db> {
         let started = Instant::now();
         self.fix_path()?;
-        if !self.stated
-            && let Some(fixed) = OptionsFile::read(&self.fs, &self.path)?
-        {
-            self.options = fixed.options(&self.path)?;
+        match (self.stated, OptionsFile::read(&self.fs, &self.path)) {
+            (false, Ok(Some(fixed))) => self.options = fixed.options(&self.path)?,
+            (false, Err(e)) => return Err(e),
+            // First, since the sizes of a database may be invalid with another design. Any other
+            // problem is that of a later step.
+            (true, Ok(Some(fixed))) if !self.options.error_if_exists => {
+                self.check_design(&fixed)?;
+            }
+            _ => {}
         }
         self.options.validate()?;
         let lock = match self.options.read_only {
@@ -453,20 +470,8 @@ impl DbBuilder {
             )));
         }
         self.check_not_copied(fixed)?;
+        self.check_design(fixed)?;
         let mut options = self.options.clone();
-        if let Some(wanted) = options.design
-            && fixed.design != wanted.to_string()
-        {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "the database in {} was created with design {}, but is opened with design \
-                     {wanted}: use its design, or omit --design (Options::design)",
-                    self.path.display(),
-                    fixed.design
-                ),
-            ));
-        }
         options.design = Some(self.design(fixed)?);
         match (&fixed.pool_path, &options.pool.path) {
             (Some(created), None) => options.pool.path = Some(created.clone()),
@@ -545,6 +550,22 @@ impl DbBuilder {
 }
 
 impl DbBuilder {
+    /// Refuses another design than that of the database.
+    fn check_design(&self, fixed: &OptionsFile) -> Result<()> {
+        match self.options.design {
+            Some(wanted) if fixed.design != wanted.to_string() => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "the database in {} was created with design {}, but is opened with design \
+                     {wanted}: use its design, or omit --design (Options::design)",
+                    self.path.display(),
+                    fixed.design
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the design of a database.
     fn design(&self, fixed: &OptionsFile) -> Result<Design> {
         fixed.design.parse().map_err(|_| {

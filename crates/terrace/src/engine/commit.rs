@@ -93,9 +93,13 @@ impl Engine {
         let bytes = batch.payload.len_bytes();
         let most = self.shape.batch_bytes_max;
         if bytes as u64 > most {
+            let (what, how) = match batch.len() {
+                1 => ("entry", "store the value in parts"),
+                _ => ("batch", "split it"),
+            };
             return Err(Error::invalid(format!(
-                "the batch has {bytes} bytes, but the maximum is {most} (an eighth of the pool, at \
-                 most 1 GiB): split it"
+                "the {what} has {bytes} bytes, but the maximum is {most} (an eighth of the pool, at \
+                 most 1 GiB): {how}"
             )));
         }
         if self.shared.memory.is_limited() {

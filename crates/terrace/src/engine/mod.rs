@@ -344,6 +344,7 @@ impl Engine {
             rate_limiter: self.shared.rate_limiter.metrics(),
             retries: self.jobs.retries(),
             snapshot_count: self.shared.snapshots.count(),
+            reserve_bytes: self.shared.reserve.bytes(),
             range_delete_count: ranges.map_or(0, |ranges| ranges.len() as u64),
             ..self.shared.counters.metrics()
         };

@@ -89,6 +89,8 @@ counters! {
         pub files: Vec<FileLevelMetrics>,
         /// Value files, if values are stored apart from their keys.
         pub values: ValueFileMetrics,
+        /// Bytes of the reserve file: space for the steps that free space on a full disk.
+        pub reserve_bytes: u64,
         /// The cache of their blocks.
         pub cache: CacheMetrics,
         /// The pool.

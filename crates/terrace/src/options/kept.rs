@@ -4,7 +4,7 @@
 //! levels, blocks and filters, compression, and the thresholds that decide when data moves. An open
 //! without them continues with the kept ones, so a `compact` from a shell does not rewrite the
 //! levels into other sizes. They are those of the last open that changed the database, by any
-//! program.
+//! program, except opens without keeping ([`DbBuilder`](crate::DbBuilder::without_keeping)).
 //!
 //! Options of the process or of the machine are not kept: the memory budget, the cache, open files,
 //! threads, ranges of a compaction, the rate limit, direct reads, pre-faulting, medium and

@@ -101,8 +101,10 @@ pub struct PoolOptions {
     pub path: Option<PathBuf>,
     /// The hard cap of the pool in bytes; the file grows up to it in steps. Larger: more data.
     /// Smaller: back-pressure sooner. Default: 8 GiB. Range: at least twice
-    /// `front.sealed_count_max + 2` memtables with their logs and four of `bottom.extent_bytes`,
-    /// 577 MiB with default options. Changes: may be raised on reopen.
+    /// `front.sealed_count_max + 2` times `front.memtable_bytes` and 64 KiB, four of
+    /// `bottom.extent_bytes`, and 512 KiB: 577 MiB with default options, and less with the sizes of
+    /// [`Options::with_pool_bytes`]. Changes: may be raised on reopen; a pool in a file keeps its
+    /// cap if this is smaller.
     pub size_bytes: u64,
     /// The medium that the pool is treated as. `ForceDax` runs the flush instructions of persistent
     /// memory on any mapping and says so in every report.
@@ -343,6 +345,11 @@ pub enum Workers {
     Manual,
 }
 
+/// Returns the largest memtable or extent, in bytes, that follows from the size of a pool.
+fn piece_of_pool(bytes: u64) -> u64 {
+    bytes / POOL_PIECES / PAGE_BYTES * PAGE_BYTES
+}
+
 impl Options {
     /// Returns the number of threads that drain, reclaim and compact, and merge unless other
     /// threads do; `None` without threads.
@@ -473,6 +480,11 @@ impl Options {
             );
         }
         let (pool, least) = (self.pool.size_bytes, self.pool_bytes_min());
+        let fits_small = pool >= self.clone().with_pool_bytes(pool).pool_bytes_min();
+        let how = match fits_small {
+            true => ", as Options::with_pool_bytes does",
+            false => "",
+        };
         let why = match self.design_of_new().keeps_tables_in_logs() {
             true => format!(
                 "up to {} tables need at least {least}: raise it, or lower buffer.tables.count_max",
@@ -480,8 +492,8 @@ impl Options {
             ),
             false => format!(
                 "memtables of {memtable} bytes and extents of {extent} bytes need at least \
-                 {least}: raise it, lower --memtable-size (front.memtable_bytes) and \
-                 bottom.extent_bytes, or set --memory (memory_bytes), which lowers both"
+                 {least}: raise it, or lower --memtable-size (front.memtable_bytes) and \
+                 bottom.extent_bytes{how}"
             ),
         };
         check(
@@ -516,17 +528,14 @@ impl Options {
         if problems.is_empty() {
             return Ok(());
         }
-        Err(Error::invalid(format!(
-            "invalid options: {}",
-            problems.join("; ")
-        )))
+        Err(Error::invalid(problems.join("; ")))
     }
 
     /// Sets `pool.size_bytes`, and lowers the sizes of memtables and of extents to at most 1/32 of
     /// it: the default sizes are larger than a small pool.
     #[must_use]
     pub fn with_pool_bytes(mut self, bytes: u64) -> Options {
-        let most = (bytes / POOL_PIECES / PAGE_BYTES * PAGE_BYTES).max(MEMTABLE_BYTES_SMALL);
+        let most = piece_of_pool(bytes).max(MEMTABLE_BYTES_SMALL);
         self.pool.size_bytes = bytes;
         self.front.memtable_bytes = self.front.memtable_bytes.min(most);
         self.bottom.extent_bytes = self.bottom.extent_bytes.min(most);

@@ -232,6 +232,12 @@ impl Reserve {
         })
     }
 
+    /// Returns the bytes that the file takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.held.sum().max(inner.found)
+    }
+
     /// Sets the wanted sizes, and allocates or frees space.
     pub(crate) fn keep(&self, rows: Rows) {
         let Some(place) = &self.place else {

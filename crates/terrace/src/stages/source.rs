@@ -4,12 +4,13 @@
 //! first one that has a key answers for it.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrace_media::prefetch;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::FilterLevel;
 use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::Cursor;
@@ -128,8 +129,20 @@ pub(crate) struct Census {
     /// The filters of the elastic buffer by level.
     pub(crate) filters: BTreeMap<u32, FilterLevel>,
     pub(crate) problems: Vec<String>,
+    /// The first failure that is no fact about the data, so that not all of it was checked.
+    pub(crate) failure: Option<Error>,
     /// Keyspaces whose entries are invisible: filters need not know them.
     pub(crate) dropped: Arc<Vec<u32>>,
+}
+
+impl Census {
+    /// Adds a failed read of `part`: as a problem if it is one of the data.
+    pub(crate) fn failed(&mut self, part: impl Display, e: Error) {
+        match e.is_of_data() {
+            true => self.problems.push(format!("{part}{e}")),
+            false => self.failure = self.failure.take().or(Some(e)),
+        }
+    }
 }
 
 /// A sorted set of entries that a reader may consult.

@@ -339,8 +339,13 @@ fn a_copy_replaces_nothing() {
     std::fs::write(folder.path().join("file"), "x").unwrap();
     std::fs::create_dir(folder.path().join("full")).unwrap();
     std::fs::write(folder.path().join("full/mine"), "x").unwrap();
+    std::os::unix::fs::symlink("db", folder.path().join("link")).unwrap();
     for (target, part) in [
-        ("db", "is not empty"),
+        ("db", "in the directory of the database"),
+        ("db/sub", "in the directory of the database"),
+        ("db/deep/sub", "in the directory of the database"),
+        ("link/sub", "in the directory of the database"),
+        ("full/../db/sub", "in the directory of the database"),
         ("file", "is a file"),
         ("full", "it contains mine"),
     ] {
@@ -349,6 +354,7 @@ fn a_copy_replaces_nothing() {
         assert!(refused.to_string().contains(part), "{refused}");
     }
     assert!(folder.path().join("full/mine").exists());
+    assert!(!folder.path().join("db/sub").exists());
     std::fs::create_dir(folder.path().join("empty")).unwrap();
     db.checkpoint(folder.path().join("empty")).unwrap();
     // The pool of the copy may be elsewhere, but must not exist yet.

@@ -129,9 +129,9 @@ fn metrics_and_options_show_the_container() {
     assert!(!levels(db.options()).dynamic_sizes);
     assert_ne!(levels(db.options_stated()).level1_bytes, pool);
     // A copy states what its source states.
-    let copy = folder.path().join("copy");
-    db.checkpoint(&copy).unwrap();
-    let copy = Db::builder(copy).open().unwrap();
+    let copied = scratch().unwrap();
+    db.checkpoint(copied.path()).unwrap();
+    let copy = Db::builder(copied.path()).open().unwrap();
     let kept = |db: &Db| db.options_stated().kept();
     assert_eq!(kept(&copy), kept(&db));
     copy.close().unwrap();

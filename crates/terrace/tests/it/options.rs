@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use terrace::{Compression, Db, Design, ErrorKind, Options};
+use terrace::{Compression, Db, Design, ErrorKind, Options, Sizes};
 use terrace_media::{FaultFs, Image, Machine, Medium, OsFs, Survive};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
@@ -72,6 +72,81 @@ fn a_reader_keeps_nothing() {
         std::fs::read(folder.path().join("OPTIONS")).unwrap(),
         before
     );
+}
+
+/// An open that keeps nothing works with its options, and stores them neither in a pool nor without
+/// one; a larger pool is stored.
+#[test]
+fn an_open_without_keeping_stores_no_sizes() {
+    for medium in [Medium::Dax, Medium::Dram] {
+        let folder = scratch().unwrap();
+        let options = stated(Design::MioDbSsd, medium);
+        drop(Db::open(folder.path(), options.clone()).unwrap());
+        let before = Options::load(folder.path()).unwrap().unwrap();
+        let mut other = options.clone();
+        other.bottom.leveled.growth = 9;
+        other.front.memtable_bytes = 16 << 10;
+        other.pool.size_bytes *= 2;
+        let builder = Db::builder(folder.path()).options(other).without_keeping();
+        let db = builder.open().unwrap();
+        assert_eq!(db.options().bottom.leveled.growth, 9);
+        db.put("key", "value").unwrap();
+        drop(db);
+        let after = Options::load(folder.path()).unwrap().unwrap();
+        assert_eq!(after.kept(), before.kept(), "{medium}");
+        let is_raised = after.pool.size_bytes > before.pool.size_bytes;
+        assert_eq!(is_raised, medium == Medium::Dax);
+        let db = Db::builder(folder.path()).open().unwrap();
+        assert_eq!(db.get("key").unwrap(), Some(b"value".to_vec()));
+    }
+}
+
+/// Another design is refused as such, even with sizes that it does not allow.
+#[test]
+fn designs_are_compared_before_sizes() {
+    let folder = scratch().unwrap();
+    drop(Db::open(folder.path(), stated(Design::Leveled, Medium::Dax)).unwrap());
+    let mut other = stated(Design::FlatLsm, Medium::Dax);
+    other.buffer.tables.table_bytes = Some(1 << 30);
+    other.pool.size_bytes = 1 << 20;
+    let refused = Db::open(folder.path(), other).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("design leveled"), "{refused}");
+}
+
+/// A small pool with the default sizes is refused with advice that applies: sizes that were stated
+/// are never changed. With the sizes of `with_pool_bytes` or of `within` it opens.
+#[test]
+fn a_small_pool_is_refused_with_the_way_to_open_it() {
+    let folder = scratch().unwrap();
+    let mut options = Options::default();
+    options.pool.path = Some("pool".into());
+    for (bytes, helps) in [(256 << 20, true), (1 << 20, false)] {
+        options.pool.size_bytes = bytes;
+        let within = options.clone().within(1 << 30, Sizes::default());
+        let mut later = Options {
+            memory_bytes: within.memory_bytes,
+            ..options.clone()
+        };
+        later.bottom.leveled = within.bottom.leveled.clone();
+        for refused in [&options, &later] {
+            let e = Db::open(folder.path(), refused.clone()).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
+            let text = e.to_string();
+            assert_eq!(text.contains("Options::with_pool_bytes"), helps, "{text}");
+            assert!(!text.contains("set --memory"), "{text}");
+            // Neither form says twice that options are invalid.
+            assert_eq!(format!("{e:?}").matches("invalid").count(), 1, "{e:?}");
+        }
+        for (number, fits) in [options.clone().with_pool_bytes(bytes), within]
+            .into_iter()
+            .enumerate()
+            .filter(|_| helps)
+        {
+            let db = Db::open(folder.path().join(number.to_string()), fits).unwrap();
+            db.put("key", "value").unwrap();
+        }
+    }
 }
 
 /// An open that fails stores nothing either. If the options cannot be stored, it reports that and

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use terrace::{Db, Design, ErrorKind, PartState, RepairOutcome, RepairReport, RepairSource};
 use terrace_media::{FaultFs, Machine, Medium, OsFs, PersistPoint, Survive};
+use terrace_testkit::place::scratch;
 use terrace_testkit::{seeds, settings};
 
 use specimen::{MEDIA, Pairs, Specimen, names, specimen};
@@ -591,4 +592,22 @@ fn what_a_snapshot_read_is_no_damage() {
             Some(vec![if n < 30 { 2 } else { 1 }; 100])
         );
     }
+}
+
+/// A repair into the directory that it reads is refused, also through a link.
+#[test]
+fn a_repair_does_not_write_where_it_reads() {
+    let folder = scratch().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let options = settings::small(Medium::Dax);
+    drop(Db::open(at("db"), options.clone()).unwrap());
+    std::os::unix::fs::symlink("db", at("link")).unwrap();
+    for target in ["db", "db/new", "link/new"] {
+        let builder = Db::builder(at(target)).options(options.clone());
+        let refused = builder.repair_of(&RepairSource::new(at("db"))).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        let text = refused.to_string();
+        assert!(text.contains("in the directory to be repaired"), "{text}");
+    }
+    assert!(!at("db/new").exists());
 }

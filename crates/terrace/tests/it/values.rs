@@ -491,6 +491,44 @@ fn damage_of_values_is_found() {
     assert!(at("db").join("0000000000990000.val").exists());
 }
 
+/// An iterator over keys passes damaged values in both directions, with the right expiry, and
+/// verify reports the damage once.
+#[test]
+fn keys_are_read_past_damaged_values() {
+    let folder = scratch().unwrap();
+    let options = options(Design::Leveled, Medium::Dram, Workers::Manual);
+    let db = Db::open(folder.path(), options.clone()).unwrap();
+    for n in 0..200 {
+        db.put(key(n), value(n, 0)).unwrap();
+    }
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9999);
+    db.put_with_expiry(key(200), vec![1; 5000], later).unwrap();
+    db.drain().unwrap();
+    db.close().unwrap();
+    let len = |path: &PathBuf| std::fs::metadata(path).unwrap().len();
+    let path = value_files(folder.path()).into_iter().max_by_key(len);
+    let path = path.unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let db = Db::open(folder.path(), options).unwrap();
+    assert!(db.iter().unwrap().any(|pair| pair.is_err()));
+    let keys = || db.iter().unwrap().keys_only().map(Result::unwrap);
+    let expected: Vec<_> = (0..201).map(key).collect();
+    assert!(keys().all(|pair| pair.value().is_empty()));
+    assert!(
+        keys()
+            .map(|pair| pair.key().to_vec())
+            .eq(expected.iter().map(|k| k.to_vec()))
+    );
+    let backward = keys().rev().map(|pair| pair.key().to_vec());
+    assert!(backward.eq(expected.iter().rev().map(|k| k.to_vec())));
+    assert!(keys().next_back().unwrap().expiry().is_some());
+    let problems = db.verify(&mut |_| {}).unwrap().problems;
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+}
+
 /// Many reads at once of values apart, within a small memory budget, end.
 #[test]
 fn reads_within_a_budget_end() {

@@ -122,7 +122,7 @@ impl DbBuilder {
         let started = Instant::now();
         self.fix_path()?;
         let source = self.fs.absolute(&damaged.folder);
-        if source.is_ok_and(|source| self.path.starts_with(source)) {
+        if source.is_ok_and(|source| self.is_inside(&source)) {
             return Err(Error::invalid(format!(
                 "{} is in the directory to be repaired, which is only read: choose another path",
                 self.path.display()

@@ -128,6 +128,9 @@ impl Source {
         source.leave_out_others(manifest, findings);
         source.check_named();
         source.lose_edits(findings);
+        if pool.is_none() && !names.iter().any(|name| name == FILE_NAME) {
+            source.suspect_pool(findings);
+        }
         Ok(source)
     }
 
@@ -246,6 +249,18 @@ impl Source {
             None => self.dir.join(FILE_NAME),
         };
         findings.lose(("manifest", path, 0), text, LostKeys::ALL, false);
+    }
+
+    /// Reports that there may be a pool: only a database with one has neither MANIFEST nor log
+    /// files, unless they are lost like its OPTIONS.
+    fn suspect_pool(&self, findings: &mut Findings) {
+        let has_files = !self.tables.is_empty() || !self.values.is_empty();
+        if self.fixed.is_some() || self.pool.is_some() || !self.logs.is_empty() || !has_files {
+            return;
+        }
+        let text = "OPTIONS, MANIFEST and logs are missing, as in a database with a pool in another \
+                    place: if it has one, name it with --pool (RepairSource::pool)";
+        findings.lose(("pool", self.dir.clone(), 0), text, LostKeys::ALL, false);
     }
 
     fn open_pool(&self, path: PathBuf, findings: &mut Findings) -> Result<Option<SourcePool>> {

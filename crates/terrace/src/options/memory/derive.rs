@@ -2,7 +2,7 @@
 
 use super::limits::{Limits, job_sizes};
 use super::{CACHE_BYTES_BESIDE, CACHE_INDEX_ONE_IN, Sizes, plan};
-use crate::options::{FrontOptions, LeveledOptions, Options};
+use crate::options::{FrontOptions, LeveledOptions, Options, piece_of_pool};
 
 const KIB: u64 = 1 << 10;
 /// The smallest table file; with smaller ones, names would outweigh data.
@@ -40,6 +40,11 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
     let files = options.design_of_new().keeps_table_files();
     let buffered = options.design_of_new().keeps_data_in_pool();
     let in_memory = options.pool_is_memory();
+    // A pool in memory follows from these sizes; one in a file limits them.
+    let piece_max = match in_memory {
+        true => u64::MAX,
+        false => piece_of_pool(chosen.pool_bytes.unwrap_or(pool_before)),
+    };
 
     let memtables = options.memtables_max();
     let memtable = match (in_memory, buffered) {
@@ -51,7 +56,8 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
         (false, _) if files => left / 3 / memtables,
         (false, _) => left * 4 / 5 / memtables,
     };
-    let memtable = floor(memtable).clamp(128 * KIB, FrontOptions::default().memtable_bytes);
+    let memtable = floor(memtable.min(piece_max));
+    let memtable = memtable.clamp(128 * KIB, FrontOptions::default().memtable_bytes);
     options.front.memtable_bytes = chosen.memtable_bytes.unwrap_or(memtable);
     if !in_memory && options.design_of_new().keeps_tables_in_logs() {
         // Kept, also by an opening without a budget: it would make tables whose indexes no later
@@ -67,7 +73,8 @@ pub(super) fn sizes(options: &mut Options, budget: u64, chosen: Sizes) {
         true => floor(left / 128),
         false => u64::MAX,
     };
-    options.bottom.extent_bytes = extent.min(floor(extents_max)).clamp(16 * KIB, 16 << 20);
+    let extent = extent.min(floor(extents_max)).min(floor(piece_max));
+    options.bottom.extent_bytes = extent.clamp(16 * KIB, 16 << 20);
 
     options.pool.size_bytes = chosen.pool_bytes.unwrap_or(pool_before);
     let limits = Limits::within(options, budget);

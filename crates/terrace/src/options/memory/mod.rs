@@ -300,6 +300,35 @@ mod tests {
         }
     }
 
+    /// The derived sizes fit a small pool in a file, and those that the caller chooses are used as
+    /// they are.
+    #[test]
+    fn derived_sizes_fit_a_small_pool() {
+        for shape in shapes().into_iter().filter(|o| !o.pool_is_memory()) {
+            for budget in [16, 64, 1024, 4096] {
+                for pool in [4, 16, 100, 256, 576, 1024] {
+                    let mut before = shape.clone();
+                    before.pool.size_bytes = pool * MIB;
+                    let options = before.within(budget * MIB, Sizes::default());
+                    options.validate().unwrap();
+                    assert_eq!(options.pool.size_bytes, pool * MIB);
+                    let chosen = Sizes {
+                        pool_bytes: Some(pool * MIB),
+                        ..Sizes::default()
+                    };
+                    let same = shape.clone().within(budget * MIB, chosen);
+                    assert_eq!(same.kept(), options.kept());
+                    let chosen = Sizes {
+                        memtable_bytes: Some(MIB / 2),
+                        ..chosen
+                    };
+                    let stated = shape.clone().within(budget * MIB, chosen);
+                    assert_eq!(stated.front.memtable_bytes, MIB / 2);
+                }
+            }
+        }
+    }
+
     /// Sizes that the caller chooses stay as they are, and the others make room for them.
     #[test]
     fn chosen_sizes_win() {

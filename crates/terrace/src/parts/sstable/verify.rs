@@ -26,6 +26,8 @@ pub(crate) struct Verified {
     /// The first problems, as text without the path of the file, which the caller adds.
     pub(crate) problems: Vec<String>,
     pub(crate) problem_count: u64,
+    /// The first failure that is no fact about the data: not all of the table was checked.
+    pub(crate) failure: Option<Error>,
 }
 
 /// An entry whose value is in a value file.
@@ -38,6 +40,11 @@ pub(crate) struct PointerEntry<'a> {
 pub(crate) type CheckApart<'a> = &'a mut dyn FnMut(PointerEntry<'_>) -> Result<u64>;
 
 impl Verified {
+    /// Returns whether all of the table was checked, and has no problem.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.problem_count == 0 && self.failure.is_none()
+    }
+
     /// Adds a problem.
     pub(crate) fn problem(&mut self, text: String) {
         self.problem_count += 1;
@@ -101,12 +108,16 @@ impl SsTable {
 impl Walk<'_> {
     /// Returns the result of a step, or notes its error as a problem and returns `None`.
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|e| self.failed(&e)).ok()
+        result.map_err(|e| self.failed(e)).ok()
     }
 
     /// Notes an error without the path, which is at its start or, if a read failed, before its
     /// cause.
-    fn failed(&mut self, e: &Error) {
+    fn failed(&mut self, e: Error) {
+        if !e.is_of_data() {
+            self.found.failure = self.found.failure.take().or(Some(e));
+            return;
+        }
         let path = self.table.path().display();
         let text = e.to_string();
         let text = text.strip_prefix(&format!("{path}: ")).unwrap_or(&text);

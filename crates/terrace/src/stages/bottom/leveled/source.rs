@@ -186,7 +186,7 @@ impl Source for RunSource {
             let open = match table.open() {
                 Ok(open) => open,
                 Err(e) => {
-                    census.problems.push(e.to_string());
+                    census.failed("", e);
                     continue;
                 }
             };
@@ -199,6 +199,10 @@ impl Source for RunSource {
             census
                 .problems
                 .extend(verified.problems.into_iter().map(named));
+            if let Some(e) = verified.failure {
+                census.failed("", e);
+                continue;
+            }
             let meta = &table.meta;
             if verified.entries != meta.entries || open.file_bytes() != meta.bytes {
                 census.problems.push(named(format!(

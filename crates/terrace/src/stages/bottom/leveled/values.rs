@@ -80,7 +80,7 @@ impl Table {
             }
         }
         let recorded: BTreeMap<u64, u64> = self.meta.values.iter().copied().collect();
-        if verified.problems.is_empty() && pointed != recorded {
+        if verified.is_sound() && pointed != recorded {
             verified.problem(format!(
                 "it points to {pointed:?}, bytes by value file, but the manifest records \
                  {recorded:?}"

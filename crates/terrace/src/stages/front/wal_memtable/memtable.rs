@@ -674,10 +674,8 @@ impl Source for Memtable {
             visited(bytes);
             census.tombstones +=
                 u64::from(EntryKind::from_raw(node.header.kind) == Some(EntryKind::Delete));
-            if let Err(problem) = value {
-                census
-                    .problems
-                    .push(format!("memtable {}: {problem}", self.id));
+            if let Err(e) = value {
+                census.failed(format_args!("memtable {}: ", self.id), e);
             }
         });
         if let Err(problem) = walked {
