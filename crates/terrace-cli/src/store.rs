@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use terrace::{Db, Design, Emulation, Keyspace, Options, Progress, Sizes};
+use terrace::{Db, Design, Emulation, Keyspace, Options, Prefault, Progress, Sizes};
 use terrace_bench::units;
 
 use crate::args::StoreArgs;
@@ -102,6 +102,10 @@ pub(crate) fn open(path: &Path, args: &StoreArgs, access: Access) -> Result<Db, 
     }
     let mut options = options(stored, args);
     options.error_if_missing = access != Access::Create;
+    if access == Access::Read && args.prefault.is_none() {
+        // It needs few pages, and none ahead of time.
+        options.pool.prefault = Prefault::None;
+    }
     let bar = bar("recovering");
     let shown = bar.clone();
     let mut builder = Db::builder(path)

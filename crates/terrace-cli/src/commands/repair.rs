@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 use terrace::{
-    Db, Loss, Options, RepairOutcome, RepairPart, RepairReport, RepairSource, RepairedKeyspace,
+    Db, Design, Loss, Options, RepairOutcome, RepairPart, RepairReport, RepairSource,
+    RepairedKeyspace,
 };
 use terrace_bench::{Table, units};
 
@@ -30,7 +31,16 @@ pub(super) fn repair(args: &RepairArgs, store: &StoreArgs, json: bool) -> Result
     let mut out = Output::new();
     match json {
         true => print_json(&report, &args.target, &mut out)?,
-        false => print(&report, &args.target, &mut out)?,
+        false => {
+            print(&report, &args.target, &mut out)?;
+            let unknown = store.design.is_none() && design_of(&args.source).is_none();
+            if let Some(design) = design_of(&args.target).filter(|_| unknown) {
+                out.line(format_args!(
+                    "the design of the damaged database is unknown without its OPTIONS: the new \
+                     one has the design {design}; --design chooses another"
+                ))?;
+            }
+        }
     }
     out.finish()?;
     let lost = report.losses.iter().filter(|loss| loss.certain).count();
@@ -47,6 +57,11 @@ pub(super) fn repair(args: &RepairArgs, store: &StoreArgs, json: bool) -> Result
             "{to} has the readable data of {from}, but some data is lost: see the report"
         ))),
     }
+}
+
+/// Returns the design of a database, if its options can be read.
+fn design_of(path: &Path) -> Option<Design> {
+    Options::load(path).ok().flatten()?.design
 }
 
 /// Returns the options of the new database: those of the user override those of the damaged one, if

@@ -419,6 +419,9 @@ fn a_repair_asks_for_a_pool_elsewhere() {
         };
         let without = repair(&[]);
         assert_eq!(without.contains("name it with --pool"), asks, "{without}");
+        assert!(without.contains("--design chooses another"), "{without}");
+        let named = repair(&["--design", "leveled"]);
+        assert!(!named.contains("--design chooses"), "{named}");
         if asks {
             let with = repair(&["--pool", pool]);
             assert!(!with.contains("name it with --pool"), "{with}");

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use terrace_media::{
-    Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolFaults, Prefault,
-    Shutdown, SystemClock,
+    Backing, Clock, FileSystem, Machine, OsFs, OverlayFs, Pool, PoolConfig, PoolError, PoolFaults,
+    Prefault, Shutdown, SystemClock,
 };
 
 use super::trace::Trace;
@@ -168,6 +168,11 @@ impl DbBuilder {
             // problem is that of a later step.
             (true, Ok(Some(fixed))) if !self.options.error_if_exists => {
                 self.check_design(&fixed)?;
+                if fixed.pool_path.is_some() {
+                    // A pool in a file keeps its cap.
+                    let stated = &mut self.options.pool.size_bytes;
+                    *stated = fixed.pool_size_bytes.max(*stated);
+                }
             }
             _ => {}
         }
@@ -509,7 +514,8 @@ impl DbBuilder {
             return Ok((self.ground_on(pool, manifest, options)?, true));
         }
         options.pool.size_bytes = options.pool.size_bytes.max(fixed.pool_size_bytes);
-        let pool = Pool::open(self.pool_config(&options)?)?;
+        let pool = Pool::open(self.pool_config(&options)?);
+        let pool = pool.map_err(|e| self.without_pool(e))?;
         let uuid = uuid_text(&pool);
         if uuid != fixed.pool_uuid {
             return Err(Error::invalid(format!(
@@ -550,6 +556,23 @@ impl DbBuilder {
 }
 
 impl DbBuilder {
+    /// Returns the error of a pool that cannot be opened. The advice for a new pool would destroy
+    /// what is left of this one.
+    fn without_pool(&self, e: PoolError) -> Error {
+        let what = match &e {
+            PoolError::NotFound { path } => format!("{} is missing or empty", path.display()),
+            PoolError::Foreign { path, .. } => format!("{} is not a pool", path.display()),
+            _ => return e.into(),
+        };
+        let dir = self.path.display();
+        let text = format!(
+            "the database in {dir} has its data in a pool, and {what}: name the pool with --pool \
+             (pool.path) if it is in another place, restore it from a copy, or recover the \
+             readable data with \"terrace repair {dir} --into DEST\""
+        );
+        Error::new(ErrorKind::Invalid, text).because(e)
+    }
+
     /// Refuses another design than that of the database.
     fn check_design(&self, fixed: &OptionsFile) -> Result<()> {
         match self.options.design {

@@ -327,8 +327,8 @@ fn an_older_manifest_does_not_hide_newer_logs() {
     assert_eq!(db.iter().unwrap().count(), 101);
 }
 
-/// Whole records after a broken one in a log without a seal are not replayed, since a crash may have
-/// left them, and the report counts them.
+/// Whole records after a broken one in a log without a seal are not replayed, since a crash may
+/// have left them, and the report counts them.
 #[test]
 fn records_after_a_broken_one_are_counted() {
     for design in [Design::Leveled, Design::FlatLsm] {

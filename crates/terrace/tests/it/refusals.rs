@@ -138,7 +138,10 @@ fn later_formats_are_refused() {
 #[test]
 fn foreign_files_are_refused() {
     let other = |bytes: &mut Vec<u8>| bytes.fill(b'x');
-    refused("pool", other, ErrorKind::Invalid, &["is not a pool"]);
+    let advice = ["is not a pool", "--pool", "restore it", "terrace repair"];
+    refused("pool", other, ErrorKind::Invalid, &advice);
+    let advice = ["is missing or empty", "--pool", "terrace repair"];
+    refused("pool", Vec::clear, ErrorKind::Invalid, &advice);
     refused("OPTIONS", other, ErrorKind::Corruption, &["OPTIONS"]);
 }
 

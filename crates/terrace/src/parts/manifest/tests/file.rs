@@ -378,7 +378,7 @@ fn damage_in_the_file_is_found() {
         assert!(matches!(e, ManifestError::Corrupt(_)), "{e}");
     }
     // Another version is reported as such, with what to do.
-    for (version, advice) in [(4, "dump the database"), (6, "use a later version")] {
+    for (version, advice) in [(5, "dump the database"), (7, "use a later version")] {
         let mut other = good.clone();
         other[4] = version;
         let crc = crc32c::crc32c(&other[..60]);
