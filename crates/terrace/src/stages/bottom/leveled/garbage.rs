@@ -25,6 +25,8 @@ const EVERY_MAX: u64 = 32;
 /// The number of keys to look up for tables with as many entries as the version. With fewer keys
 /// the estimate is poor, and in a small database looking up each key is cheap.
 const SAMPLES_MIN: u64 = 8192;
+/// Of known garbage at most this part of the live bytes is left alone at rest.
+const LEAST_PART: u64 = 8;
 /// The maximum pressure of garbage before drains stop.
 const PART_MAX: f64 = 0.98;
 
@@ -129,6 +131,8 @@ pub(super) struct Garbage {
     pub(super) bytes: u64,
     /// Compactions are due from here on.
     pub(super) due: u64,
+    /// They are due from here on while nothing is written.
+    due_at_rest: u64,
     /// Writers are slowed from here on.
     slow: u64,
     /// Writers are nearly stopped here, and drains are as small as possible.
@@ -146,21 +150,25 @@ impl Garbage {
     fn of(all: u64, largest: u64, superseded: u64, percent: u32, drains: (u64, u64)) -> Garbage {
         let bytes = superseded.min(all.saturating_sub(largest));
         let live = all - bytes;
-        Garbage::with(bytes, live, live / 100 * u64::from(percent), drains)
+        Garbage::with(bytes, live, (percent, 0), drains)
     }
 
-    /// Computes the same for a known amount of garbage, of which some is always left alone.
+    /// Computes the same for a known amount of garbage. The least bytes of a drain are left alone,
+    /// as long as there are writers: less is not worth the rewriting of a table.
     pub(super) fn known(bytes: u64, live: u64, percent: u32, drains: (u64, u64)) -> Garbage {
-        let due = live / 100 * u64::from(percent) + drains.0;
-        Garbage::with(bytes, live, due, drains)
+        Garbage::with(bytes, live, (percent, drains.0), drains)
     }
 
-    fn with(bytes: u64, live: u64, due: u64, drains: (u64, u64)) -> Garbage {
+    fn with(bytes: u64, live: u64, (percent, least): (u32, u64), drains: (u64, u64)) -> Garbage {
+        let share = live / 100 * u64::from(percent);
+        let due = share + least;
         let slow = due / 2 * 3;
         let drain = drains.1.max(drains.0);
         Garbage {
             bytes,
             due,
+            // In a small database a drain is much of the live bytes.
+            due_at_rest: (share + least.min(live / LEAST_PART)) / 3,
             slow,
             stop: slow + (live / 4).clamp(drains.0, drain),
         }
@@ -175,7 +183,7 @@ impl Garbage {
     pub(super) fn score(&self, urgency: Urgency) -> f64 {
         // Resting writers are not disturbed, and garbage left now stays for long.
         let due = match urgency {
-            Urgency::Rest => self.due / 3,
+            Urgency::Rest => self.due_at_rest,
             _ => self.due,
         };
         self.bytes as f64 / due.max(1) as f64
@@ -252,6 +260,15 @@ mod tests {
         assert!(garbage(gib, gib / 4).score(Urgency::None) > 1.0);
         assert!(garbage(gib, gib / 16).score(Urgency::Rest) < 1.0);
         assert!(garbage(gib, gib / 14).score(Urgency::Rest) > 1.0);
+    }
+
+    /// Known garbage of a database that is as small as a drain goes at rest, and only there.
+    #[test]
+    fn at_rest_a_small_database_keeps_little_known_garbage() {
+        let known = |garbage| Garbage::known(garbage, 64 * MIB, 30, (64 * MIB, 256 * MIB));
+        assert!(known(60 * MIB).score(Urgency::None) < 1.0);
+        assert!(known(7 * MIB).score(Urgency::Rest) < 1.0);
+        assert!(known(10 * MIB).score(Urgency::Rest) > 1.0);
     }
 
     /// Writers are slowed from three tenths on and stopped only far above that, and a drain that
