@@ -15,7 +15,7 @@ use crate::error::CliError;
 /// The default pool's file in the directory of a new database.
 pub(crate) const POOL_FILE: &str = "pool";
 
-/// What a command does with its database. Only the first creates a missing one.
+/// The access of a command to its database. Only `Create` creates a missing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Create,

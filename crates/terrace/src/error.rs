@@ -281,7 +281,7 @@ mod tests {
     }
 
     /// Damage, missing files and failing devices are facts about the data; a lack of descriptors,
-    /// permissions or memory is none, also as the cause of another error.
+    /// permissions or memory is not, also as the cause of another error.
     #[test]
     fn errors_of_data_are_told_from_those_of_the_process() {
         let io = |number| {

@@ -513,7 +513,6 @@ impl DbBuilder {
             let pool = Pool::create(self.pool_config(&options)?)?;
             return Ok((self.ground_on(pool, manifest, options)?, true));
         }
-        options.pool.size_bytes = options.pool.size_bytes.max(fixed.pool_size_bytes);
         let pool = Pool::open(self.pool_config(&options)?);
         let pool = pool.map_err(|e| self.without_pool(e))?;
         let uuid = uuid_text(&pool);
@@ -557,7 +556,7 @@ impl DbBuilder {
 
 impl DbBuilder {
     /// Returns the error of a pool that cannot be opened. The advice for a new pool would destroy
-    /// what is left of this one.
+    /// the data of this one.
     fn without_pool(&self, e: PoolError) -> Error {
         let what = match &e {
             PoolError::NotFound { path } => format!("{} is missing or empty", path.display()),

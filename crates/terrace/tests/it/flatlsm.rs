@@ -639,3 +639,23 @@ fn flushes_of_few_entries_take_small_tables() {
     takes_little(&db);
     assert_eq!(db.iter().unwrap().count(), 318);
 }
+
+/// The bytes of logs include those of tables, which an opening replays, and the bytes of users
+/// include no expiry.
+#[test]
+fn tables_are_logs_and_expiries_are_not_written_by_users() {
+    let folder = scratch().unwrap();
+    let db = Db::open(
+        folder.path(),
+        settings::small_of(Design::FlatLsm, Medium::Dax),
+    )
+    .unwrap();
+    for n in 0..100u8 {
+        db.put_with_ttl([n], [n; 200], Duration::from_secs(9000))
+            .unwrap();
+    }
+    db.flush().unwrap();
+    let metrics = db.metrics();
+    assert!(metrics.log_bytes > 100 * 200, "{metrics}");
+    assert_eq!(metrics.user_written_bytes, 100 * 201, "{metrics}");
+}

@@ -280,3 +280,20 @@ fn read_only_pools_are_refused() {
         Err(e) => assert_eq!(e.kind(), io::ErrorKind::PermissionDenied, "{e}"),
     }
 }
+
+/// A pool in a file keeps its size when a smaller one is stated, and options are judged by it.
+#[test]
+fn a_pool_keeps_its_size() {
+    for design in Design::ALL {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(design, Medium::Dax);
+        let before = options.pool.size_bytes;
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        db.put("a", "b").unwrap();
+        drop(db);
+        options.pool.size_bytes = 128 << 10;
+        let db = Db::open(folder.path(), options).unwrap();
+        assert_eq!(db.options().pool.size_bytes, before, "{design}");
+        assert_eq!(db.get("a").unwrap(), Some(b"b".to_vec()));
+    }
+}

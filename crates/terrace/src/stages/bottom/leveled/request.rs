@@ -1,9 +1,9 @@
 //! The remaining work for a range of keys that a user wants compacted.
 //!
 //! Everything in the range moves, level by level, to the deepest level that has tables. There,
-//! tables are rewritten that may have entries that nobody can read: tombstones and older versions,
-//! kept for snapshots that may be gone, and values that may have expired. Entries written after the
-//! request do not count, so requests end while writers go on.
+//! tables are rewritten that may have entries that no reader can see: tombstones and older versions
+//! that were kept for a snapshot, and expired values. Entries written after the request do not
+//! count, so requests end while writers go on.
 
 use super::version::{Run, Table, Version};
 use crate::stages::RangeRequest;
@@ -14,7 +14,7 @@ pub(super) enum Due {
     Runs,
     /// These tables of a level that is not the deepest have entries of the range.
     Tables(usize, Vec<Table>),
-    /// These tables of the deepest level may have entries that nobody can read.
+    /// These tables of the deepest level may have entries that no reader can see.
     Rewrites(Vec<Table>),
 }
 

@@ -149,7 +149,7 @@ impl Table {
         }
     }
 
-    /// Returns whether it may have entries that nobody can read if it has nothing below.
+    /// Returns whether it may have entries that no reader can see, if there is nothing below it.
     pub(super) fn may_have_unreadable(&self) -> bool {
         let meta = &self.meta;
         meta.tombstones > 0 || meta.range_deletes > 0 || meta.older > 0 || meta.expiring > 0
