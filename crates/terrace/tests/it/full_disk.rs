@@ -282,6 +282,51 @@ fn a_disk_of_values_apart_is_given_back_by_range_deletes() {
     }
 }
 
+/// Value files whose live values do not fit on the disk together are given back one at a time,
+/// though the disk is found full only while all of them are copied.
+#[test]
+fn value_files_leave_one_at_a_time_on_a_full_disk() {
+    const COUNT: u32 = 400;
+    watch(|watched| {
+        let folder = scratch().unwrap();
+        let (place, quota, _) = on_a_disk_of(64 << 20, folder.path());
+        let mut options = Options {
+            design: Some(Design::Leveled),
+            ..Options::default()
+        };
+        options.background.workers = Workers::Threads(1);
+        options.front.memtable_bytes = 256 << 10;
+        options.bottom.leveled.table_bytes = 1 << 20;
+        options.bottom.leveled.values_apart_from = Some(500);
+        let db = place.open(&options).unwrap();
+        for n in 0..COUNT {
+            db.put(key(n), value(n, 30_000)).unwrap();
+            if n % 40 == 39 {
+                db.drain().unwrap();
+            }
+        }
+        let before = quota.used();
+        quota.set_room(before + (1 << 20));
+        db.delete_range_with([0; 4]..[170, 0, 0, 0], Durability::Sync)
+            .unwrap();
+        watched.op("drains", || {
+            let drained = (0..500).any(|_| {
+                std::thread::sleep(RETRY);
+                db.drain().is_ok() && quota.used() < before / 2
+            });
+            assert!(
+                drained,
+                "{:?} {} {}",
+                db.drain(),
+                quota.used(),
+                db.metrics()
+            );
+        });
+        let left = (0..COUNT).filter(|n| key(*n) >= [170, 0, 0, 0]).count();
+        assert_eq!(db.iter().unwrap().count(), left);
+    });
+}
+
 /// After single deletes of nearly everything a drain finds space, whatever jobs the deletes met.
 #[test]
 fn a_drain_of_single_deletes_finds_space_for_values_apart() {

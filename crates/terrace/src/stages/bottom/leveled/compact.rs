@@ -378,12 +378,16 @@ impl Compact {
 
     /// Returns whether the job ends here, since another one may fit the disk: the tables have
     /// changed, or there are range deletes that cover some of these, which cannot be dropped while
-    /// they are busy.
+    /// they are busy, or other value files would leave now, as on a full disk one at a time does.
     fn gives_up(&self) -> bool {
         let (count, (version, durable)) = &self.refused;
         if *count > 0 {
             let now = self.seen();
-            if !Weak::ptr_eq(version, &now.0) || *durable != now.1 {
+            let others_leave = || {
+                let leaving = self.plan.compaction.leaving.as_ref();
+                leaving.is_some_and(|leaving| *leaving != self.plan.inner.leaving_if_due())
+            };
+            if !Weak::ptr_eq(version, &now.0) || *durable != now.1 || others_leave() {
                 self.plan.given_up.store(true, Ordering::Relaxed);
             }
         }

@@ -148,6 +148,11 @@ impl Inner {
         leaving
     }
 
+    /// Returns the files that a compaction for garbage would move now.
+    pub(super) fn leaving_if_due(&self) -> BTreeSet<u64> {
+        self.leaving_for_garbage(&self.version(), true)
+    }
+
     /// Returns those of them that have garbage.
     fn leaving_for_garbage(&self, version: &Version, is_due: bool) -> BTreeSet<u64> {
         let values = &version.values;
