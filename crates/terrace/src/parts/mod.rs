@@ -20,6 +20,7 @@ pub(crate) mod rate_limiter;
 pub(crate) mod redo;
 pub(crate) mod reserve;
 pub(crate) mod retain;
+pub(crate) mod segments;
 pub(crate) mod sequence;
 pub(crate) mod skiplist;
 pub(crate) mod snapshots;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_media::FileSystem;
 
 use super::garbage::Sampler;
-use super::value_file::ValueHandle;
+use super::value_file::{ValueHandle, ValueSpace};
 use super::version::{Table, Version};
 use super::{Inner, TableStore};
 use crate::canary::failpoint;
@@ -424,7 +424,7 @@ impl Output {
         let meta = writer.finish()?;
         let counted = crate::metrics::OpCounter::TableFileBytes;
         self.inner.shared.counters.add(counted, meta.bytes);
-        self.values_done.push(ValueHandle::new(self.store(), meta));
+        self.values_done.push(ValueSpace::held(self.store(), meta));
         self.refill();
         Ok(())
     }

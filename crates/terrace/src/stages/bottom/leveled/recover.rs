@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::value_file::ValueHandle;
+use super::value_file::ValueSpace;
 use super::version::{Table, Version};
 use super::{Inner, Leveled, Merging, TableStore};
 use crate::error::{Error, Result};
@@ -110,7 +110,7 @@ pub(crate) fn recover(
         }
     }
     let values = values.into_iter();
-    let values: Vec<_> = values.map(|meta| ValueHandle::new(&store, meta)).collect();
+    let values: Vec<_> = values.map(|meta| ValueSpace::held(&store, meta)).collect();
     let by_number: BTreeMap<_, _> = values.iter().map(|it| (it.meta.number, it)).collect();
     for meta in &metas {
         // Also for directories whose edits did not record it: two runs with one number would be one

@@ -8,7 +8,7 @@ use terrace_media::{FileSystem, OsFs};
 use super::column::Awaited;
 use super::level0;
 use super::pick::{debt, pick_table, targets};
-use super::value_file::ValueHandle;
+use super::value_file::ValueSpace;
 use super::version::{Table, Version};
 use super::{Busy, Inner, LeveledOptions, Merging, TableStore};
 use crate::options::{MIB, Options};
@@ -273,27 +273,20 @@ fn tables_that_columns_reach_last_go_first() {
     assert_eq!(taken(Some(&place(3)), Some(&rest)), [2, 1]);
 }
 
-/// Value files leave by their garbage, whatever their headers take; those that nothing points into
-/// are only forgotten; and small ones leave if they are far too many.
+/// Which records of value files are live follows from the tables of a version.
 #[test]
-fn value_files_leave_by_their_garbage() {
+fn tables_tell_what_is_live_in_value_files() {
     let store = store();
-    let files: Vec<_> = [
-        (100, 1000),
-        (101, 1000),
-        (102, 1000),
-        (103, 1000),
-        (104, 10),
-    ]
-    .map(|(number, records)| {
-        let meta = ValueMeta {
-            number,
-            bytes: HEADER_BYTES as u64 + records,
-            values: 1,
-        };
-        ValueHandle::new(&store, meta)
-    })
-    .into();
+    let files: Vec<_> = [100, 101, 102]
+        .map(|number| {
+            let meta = ValueMeta {
+                number,
+                bytes: HEADER_BYTES as u64 + 1000,
+                values: 1,
+            };
+            ValueSpace::held(&store, meta)
+        })
+        .into();
     let pointing = |number: u64, values: &[(u64, u64)]| {
         let mut meta = table(&store, number, 1, 10).meta.as_ref().clone();
         meta.values = values.to_vec();
@@ -303,48 +296,23 @@ fn value_files_leave_by_their_garbage() {
         Table::new(&store, meta, Vec::new(), held.collect())
     };
     let tables = [
-        pointing(1, &[(100, 600), (101, 500), (104, 10)]),
+        pointing(1, &[(100, 600), (101, 500)]),
         pointing(2, &[(100, 400), (101, 100), (102, 400)]),
     ];
     let version = Version::of(6, &tables, &files);
-    let values = &version.values;
-    assert_eq!(values.totals(), (5, 4010 + 5 * HEADER_BYTES as u64, 2010));
-    let leaving =
-        |version: &Version, due| version.values.leaving(due).into_iter().collect::<Vec<_>>();
-    // 103 has no live value, and leaves too: nothing is copied from it.
-    assert_eq!(leaving(&version, false), [102, 103]);
-    assert_eq!(leaving(&version, true), [102, 103]);
-    assert_eq!(values.dead(), [103]);
+    // The headers are no garbage.
+    let bytes = 3 * (HEADER_BYTES as u64 + 1000);
+    assert_eq!(version.values.totals(), (3, bytes, 2000));
+    assert_eq!(version.values.garbage(), (1000, 2000));
     // The first table is rewritten without some of its values.
     let next = version.edited(&[1], &[pointing(3, &[(100, 550), (101, 500)])], &[]);
     assert_eq!(next.values.totals().2, 1950);
-    assert_eq!(next.values.dead(), [103, 104]);
-    let next = next.without_values(&[103, 104]);
-    assert_eq!(next.values.totals().0, 3);
     // A table that moves to another level changes nothing.
     let moved = next.edited(&[3], &[next.tables().last().unwrap().moved_to(2)], &[]);
     assert_eq!(moved.values.totals().2, 1950);
-    // Garbage that is due: of files with some, the one with the largest share.
-    let whole = Version::of(
-        6,
-        &[pointing(4, &[(100, 1000), (101, 900), (104, 10)])],
-        &files[..2],
-    );
-    assert_eq!(leaving(&whole, false), [0; 0]);
-    assert_eq!(leaving(&whole, true), [101]);
-    assert_eq!(values.small(16_000).count(), 0);
-    let many: Vec<_> = (0..101)
-        .map(|n| {
-            let meta = ValueMeta {
-                number: 200 + n,
-                bytes: if n < 100 { 500 } else { 4000 },
-                values: 1,
-            };
-            ValueHandle::new(&store, meta)
-        })
-        .collect();
-    let many = Version::of(6, &[], &[files.clone(), many].concat());
-    assert_eq!(many.values.small(16_000).count(), 105);
+    let less = moved.edited(&[2], &[], &[]);
+    assert_eq!(less.values.dead(), [102]);
+    assert_eq!(less.without_values(&[102]).values.totals().0, 2);
 }
 
 /// Tables are left to a drain that waits for them, but not while garbage keeps drains from
@@ -365,7 +333,7 @@ fn nothing_is_left_to_a_drain_that_cannot_begin() {
             bytes: HEADER_BYTES as u64 + (10 + garbage) * MIB,
             values: 1,
         };
-        let file = ValueHandle::new(&store, meta);
+        let file = ValueSpace::held(&store, meta);
         let mut meta = table(&store, 1, 1, 10).meta.as_ref().clone();
         meta.values = vec![(100, 10 * MIB)];
         let table = Table::new(&store, meta, Vec::new(), [Arc::clone(&file)].into());

@@ -1,9 +1,9 @@
-//! Value files of the levels: which of their bytes are live, and how the others are won back.
+//! Value files of the levels: when their values move, and when they are forgotten.
 //!
 //! Long values are written once, when their entries reach the levels, and tables point to them. So
-//! compactions move keys and pointers. A value is garbage once no table points to it; how much of a
-//! file is live follows from the tables alone, each of which records how many bytes of which files
-//! it points to, so nothing can be counted wrong for long.
+//! compactions move keys and pointers. A value file is a segment (`parts/segments`) that tables
+//! share: each records how many bytes of which files it points to, and a value is garbage once no
+//! table points to it.
 //!
 //! A file *leaves* if at least half of it is garbage, or if garbage is due and it has the largest
 //! share, or if it is one of the smallest and there are many: whatever writes tables copies the
@@ -14,9 +14,9 @@
 //! Invariants
 //!   V1  A value file is durable before the edit that names it, which is that of the first tables
 //!       that point into it.
-//!   V2  An edit forgets a value file only if no table of the version points into it. Jobs point
-//!       only into files of their input, which stays in the version until their edit, or into files
-//!       that they have written.
+//!   V2  An edit forgets a value file only if no table of the version points into it (S2). Jobs
+//!       point only into files of their input, which stays in the version until their edit, or into
+//!       files that they have written.
 //!
 //! CRASH: a value file that no edit names is removed when the database is opened, and one without a
 //! live value is forgotten again.
@@ -159,7 +159,7 @@ impl Inner {
         if values.is_empty() {
             return BTreeSet::new();
         }
-        let leaving = values.leaving(is_due);
+        let leaving = values.to_collect(is_due);
         let reserve = &self.shared.reserve;
         if !reserve.is_tight() {
             return leaving;

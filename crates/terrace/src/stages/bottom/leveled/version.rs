@@ -6,46 +6,40 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 use crate::parts::key::{KeyRange, Place};
 use crate::parts::memory::Memory;
 use crate::parts::ranges::{Fragments, Keep, Key, RangeDelete};
+use crate::parts::segments::{Held, Space};
 use crate::parts::sstable::FileMeta;
 use crate::parts::sstable::SsTable;
 
 use super::TableStore;
-use super::value_file::{ValueHandle, Values};
+use super::value_file::{NAME_BYTES, ValueHandle, Values};
 
-/// A file, while a version holds it.
-pub(super) struct Handle {
+/// The file of a table.
+pub(super) struct TableSpace {
     store: Arc<TableStore>,
     number: u64,
     /// The level for which it was written.
     level: u32,
-    /// Whether the manifest no longer names it.
-    obsolete: AtomicBool,
 }
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if *self.obsolete.get_mut() {
-            self.store.open.forget(self.number);
-            self.store.blocks.forget(self.number);
-            // CRASH: no edit names a file that stays; opening the database removes it.
-            let _ = self
-                .store
-                .fs
-                .remove(&self.store.path(self.number, self.level));
-        }
+impl Space for TableSpace {
+    fn give_back(&mut self) {
+        let store = &self.store;
+        store.open.forget(self.number);
+        store.blocks.forget(self.number);
+        // CRASH: no edit names a file that stays; opening the database removes it.
+        let _ = store.fs.remove(&store.path(self.number, self.level));
     }
 }
 
 /// The memory of a live table in addition to its keys: its metadata, its handle, its places in two
 /// versions and in two states of the manifest.
 const TABLE_BYTES: u64 =
-    (size_of::<FileMeta>() + size_of::<Handle>() + 3 * size_of::<Table>()) as u64 + 256;
+    (size_of::<FileMeta>() + size_of::<Held<TableSpace>>() + 3 * size_of::<Table>()) as u64 + 256;
 
 /// A live table.
 #[derive(Clone)]
@@ -58,7 +52,7 @@ pub(super) struct Table {
     without: Arc<Vec<u32>>,
     /// About how many bytes of older tables its entries supersede; 0 if unknown.
     superseded: u64,
-    handle: Arc<Handle>,
+    handle: Arc<Held<TableSpace>>,
     /// The value files that it points into, ascending.
     pub(super) values: Arc<[Arc<ValueHandle>]>,
 }
@@ -70,18 +64,17 @@ impl Table {
         ranges: Vec<RangeDelete>,
         values: Arc<[Arc<ValueHandle>]>,
     ) -> Table {
-        let handle = Handle {
+        let handle = Held::new(TableSpace {
             store: Arc::clone(store),
             number: meta.number,
             level: meta.level,
-            obsolete: AtomicBool::new(false),
-        };
+        });
         Table {
             meta: Arc::new(meta),
             ranges: Arc::new(ranges),
             without: Arc::default(),
             superseded: 0,
-            handle: Arc::new(handle),
+            handle,
             values,
         }
     }
@@ -193,7 +186,7 @@ impl Table {
 
     /// Lets the file be removed once it has no readers.
     fn retire(&self) {
-        self.handle.obsolete.store(true, Ordering::Relaxed);
+        self.handle.retire();
     }
 
     /// Returns whether the table may have entries or range deletes between two keys, both included.
@@ -382,8 +375,9 @@ impl Version {
             }
         }
         let gone = self.tables().filter(|t| removed.contains(&t.number()));
-        let gone = gone.map(|table| &*table.meta);
-        let values = (self.values).edited(gone, added.iter().map(|t| &*t.meta), added_values);
+        let gone = gone.map(|table| table.meta.values.as_slice());
+        let new = added.iter().map(|table| table.meta.values.as_slice());
+        let values = self.values.edited(gone, new, added_values);
         let mut version = Version {
             runs,
             levels,
@@ -409,7 +403,7 @@ impl Version {
             let values = 24 * meta.values.len() as u64;
             key(&meta.first) + key(&meta.last) + reach + values + TABLE_BYTES
         };
-        self.tables().map(table).sum::<u64>() + self.values.names_bytes()
+        self.tables().map(table).sum::<u64>() + self.values.totals().0 * NAME_BYTES
     }
 
     /// Returns the version without the runs of level 0 that are not older than `run` of `level`:
