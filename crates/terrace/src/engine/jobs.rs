@@ -300,7 +300,13 @@ impl Engine {
         state.untried -= usize::from(run.untried);
         let ended = parked.as_ref().is_none_or(Parked::found_no_space);
         state.turnover += u64::from(ended && run.may_free);
+        let waits = parked.as_ref().is_some_and(Parked::waits_for_space);
         state.queue.extend(parked);
+        if waits {
+            // What it has to write, or what takes the space, may be covered by range deletes that
+            // only have to be synced. Not earlier: the sync is made only if a job waits.
+            self.shared.ranges.look_again();
+        }
         self.jobs.notify_all();
         drop(state);
         match failed {

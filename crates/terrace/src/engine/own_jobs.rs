@@ -58,7 +58,8 @@ impl Job for SyncRanges {
         let Engine { shared, stages, .. } = &*self.0;
         let ranges = shared.ranges.set_above(|| None);
         let covers = ranges.is_some_and(|ranges| stages.bottom.is_covered(&ranges));
-        let is_full = self.0.disk_full().is_some() || self.0.headroom().pool_is_short();
+        let waits = self.0.jobs.state.lock().waits_for_space();
+        let is_full = waits || self.0.headroom().pool_is_short();
         if covers || is_full {
             // PERSIST: the range deletes before an edit that forgets what they cover. Reversed, a
             // power loss could lose them, and not bring back what they had hidden.

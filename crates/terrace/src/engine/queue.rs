@@ -131,6 +131,11 @@ impl Parked {
         matches!(self.waits, Waits::Pool(_))
     }
 
+    /// Returns whether the pool or a disk had no space for its next step.
+    pub(super) fn waits_for_space(&self) -> bool {
+        self.found_no_space() || self.waits.room().is_some()
+    }
+
     /// Returns whether it keeps its memory while it waits. A job that waits for space has freed its
     /// memory, and other jobs may have to run first to make room for it.
     pub(super) fn has_memory(&self) -> bool {
@@ -244,6 +249,11 @@ impl State {
         let waits = |p: &Parked| !matches!(p.waits, Waits::Nothing | Waits::RateLimiter(_));
         let mut queue = self.queue.iter();
         queue.all(|p| p.job.kind() != JobKind::Flush || waits(p))
+    }
+
+    /// Returns whether a job waits for space in the pool or on a disk.
+    pub(super) fn waits_for_space(&self) -> bool {
+        self.queue.iter().any(Parked::waits_for_space)
     }
 
     /// Returns how many queued jobs keep their memory.

@@ -50,8 +50,6 @@ impl Engine {
             let until = Instant::now() + RETRY;
             return Waits::Readers { until, epoch };
         }
-        // What it has to write may be covered by range deletes that only have to be synced.
-        self.shared.ranges.look_again();
         let room = self.shared.reserve.room();
         let now = Instant::now();
         let mut state = self.jobs.state.lock();

@@ -9,7 +9,7 @@ use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::watchdog::watch;
 use terrace_testkit::{seeds, settings};
 
-use crate::room::value;
+use crate::room::{puts_until_full, value};
 
 /// Copies the files of an open database, as a kill leaves them.
 fn killed(db: &Db) -> tempfile::TempDir {
@@ -74,7 +74,7 @@ fn device_fills(seed: u64) {
     }
     for n in 0..100u32 {
         let put = db.put(n.to_be_bytes(), value(n, 6000));
-        put.unwrap_or_else(|e| panic!("{case}: put {n}: {e:?}"));
+        put.unwrap_or_else(|e| panic!("{case}: put {n}: {e:?} {}", db.metrics()));
     }
     db.close().unwrap();
 }
@@ -118,7 +118,7 @@ fn default_options_fit_a_small_device() {
                 options.pool.path = Some("pool".into());
                 let db = place.open(&options).unwrap();
                 let put = |n: u32| db.put(n.to_be_bytes(), value(n, 1000));
-                let count = (0..).find(|&n| put(n).is_err()).unwrap();
+                let count = puts_until_full(put);
                 let bytes = u64::from(count) * 1000;
                 assert!(bytes > ROOM / 2, "{bytes} bytes of {ROOM}");
                 let most = count / 10 * 7;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use terrace::{Db, Design, Durability, ErrorKind, Options, Workers};
 use terrace_media::Medium;
 use terrace_testkit::place::scratch;
-use terrace_testkit::watchdog::watch;
+use terrace_testkit::watchdog::{watch, watched};
 use terrace_testkit::{seeds, settings};
 
-use crate::room::{fill, on_a_disk_of, value};
+use crate::room::{fill, on_a_disk_of, puts_until_full, value};
 
 /// The time between two tries of a put that a full disk refuses. There are at most 500 tries.
 const RETRY: Duration = Duration::from_millis(10);
@@ -172,20 +172,14 @@ fn a_disk_is_given_back_by_single_deletes() {
                 options.bottom.leveled.table_bytes = 1 << 20;
                 let db = place.open(&options).unwrap();
                 let put = |n: u32| db.put(n.to_be_bytes(), value(n, 2000));
-                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                let count = puts_until_full(put);
                 // A full disk may refuse it.
                 let _ = db.drain();
                 for n in (0..count).filter(|n| n % 10 > 2) {
                     delete_at_once(&db, n.to_be_bytes());
                 }
                 for n in count..count * 5 / 4 {
-                    // Values that are apart move one file at a time.
-                    if design == Design::FlatLsm {
-                        put_in_time(&db, n, || put(n));
-                        continue;
-                    }
-                    let taken = (0..50).any(|_| put(n).is_ok());
-                    assert!(taken, "{n} of {count}: {}", db.metrics());
+                    put_in_time(&db, n, || put(n));
                 }
                 let left = (0..count).filter(|n| n % 10 < 3).count() as u32;
                 assert_eq!(
@@ -220,9 +214,7 @@ fn a_disk_of_values_apart_is_given_back() {
             let db = place.open(&options).unwrap();
             let what = format!("{design}, memtables of {memtable} bytes");
             let put = |n: u32| db.put(n.to_be_bytes(), value(n, 2000));
-            let count = watched.op(format!("{what}, puts"), || {
-                (0..).find(|n| put(*n).is_err()).unwrap()
-            });
+            let count = watched.op(format!("{what}, puts"), || puts_until_full(put));
             let _ = watched.op(format!("{what}, drain"), || db.drain());
             for n in 0..count {
                 let found = db.get(n.to_be_bytes()).unwrap();
@@ -339,7 +331,7 @@ fn a_drain_of_single_deletes_finds_space_for_values_apart() {
             options.pool.size_bytes = 32 << 20;
             let db = place.open(&options).unwrap();
             let put = |n: u32| db.put(key(n), value(n, 4096));
-            let count = watched.op("puts", || (0..).find(|n| put(*n).is_err()).unwrap());
+            let count = watched.op("puts", || puts_until_full(put));
             std::thread::sleep(RETRY * round);
             watched.op("deletes", || {
                 for n in (0..count).filter(|n| n % 20 != 0) {
@@ -371,7 +363,7 @@ fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
                 options.bottom.leveled.table_bytes = 1 << 20;
                 let db = place.open(&options).unwrap();
                 let put = |n: u32| db.put(key(n), value(n, value_bytes));
-                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                let count = puts_until_full(put);
                 let drained = db.drain();
                 assert!(drained.is_err_and(|e| e.kind() == ErrorKind::Full));
                 for n in (0..count).filter(|n| n % 10 > 2) {
@@ -541,7 +533,7 @@ fn a_disk_below_logs_in_a_pool_is_given_back_by_single_deletes() {
                     false => key(n),
                 };
                 let put = |n: u32| db.put(key(n), value(n, value_bytes));
-                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                let count = puts_until_full(put);
                 let is_deleted = |n: u32| n.wrapping_mul(0x85EB_CA6B) >> 24 < 180;
                 for n in (0..count).filter(|n| is_deleted(*n)) {
                     delete_at_once(&db, key(n));
@@ -571,14 +563,14 @@ fn in_a_pool(design: Design, folder: &Path) -> Options {
 
 /// Deletes a key, which a full disk must not refuse.
 fn delete_at_once(db: &Db, key: [u8; 4]) {
-    let deleted = db.delete(key);
+    let deleted = watched("delete", || db.delete(key));
     assert!(deleted.is_ok(), "{key:?}: {deleted:?} {}", db.metrics());
 }
 
 /// Puts with retries, like a user whose put is refused, while space is released.
 fn put_in_time(db: &Db, n: u32, put: impl Fn() -> terrace::Result<()>) {
     let taken = (0..500).any(|_| {
-        let taken = put().is_ok();
+        let taken = watched("put", &put).is_ok();
         if !taken {
             std::thread::sleep(RETRY);
         }
@@ -621,15 +613,17 @@ fn a_disk_full_of_old_versions_takes_writes() {
                 for n in 0..7 * KEYS {
                     most = most.max(quota.used());
                     // A put during a compaction that fills the disk may be refused for a moment.
-                    while let Err(e) = db.put(key(n), value(n, 2000)) {
-                        assert_eq!(e.kind(), ErrorKind::Full, "{n}: {e}");
-                        std::thread::yield_now();
-                    }
+                    watched.op("put", || {
+                        while let Err(e) = db.put(key(n), value(n, 2000)) {
+                            assert_eq!(e.kind(), ErrorKind::Full, "{n}: {e}");
+                            std::thread::yield_now();
+                        }
+                    });
                 }
                 assert!(most > DISK / 3 * 2, "the disk was never full: {most}");
                 let count = 200_000u32;
                 for n in 0..count {
-                    db.delete((KEYS + n).to_be_bytes()).unwrap();
+                    delete_at_once(&db, (KEYS + n).to_be_bytes());
                 }
                 let present = db.iter().unwrap().count() as u32;
                 assert_eq!(present, KEYS, "absent keys were deleted");
@@ -737,7 +731,7 @@ fn sizes_of_a_full_disk_are_those_of_an_empty_one() {
                 let db = place.open(&options).unwrap();
                 let before = sizes(&db);
                 let put = |n: u32| db.put(n.to_be_bytes(), value(n, 20_000));
-                let count = (0..).find(|n| put(*n).is_err()).unwrap();
+                let count = puts_until_full(put);
                 assert!(u64::from(count) * 20_000 > DISK / 2, "{count}");
                 drop(db);
                 let after = sizes(&place.open(&options).unwrap());

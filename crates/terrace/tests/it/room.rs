@@ -7,7 +7,7 @@ use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{FaultFs, Medium, OsFs, QuotaFs};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
-use terrace_testkit::watchdog::watch;
+use terrace_testkit::watchdog::{watch, watched};
 
 /// Returns an incompressible value.
 pub(crate) fn value(n: u32, len: usize) -> Vec<u8> {
@@ -133,12 +133,18 @@ fn a_manifest_that_cannot_grow_stops_nothing() {
 /// Puts pairs of 1 kB until the disk has no space for one. Returns their number.
 pub(crate) fn fill(db: &Db) -> u32 {
     for n in 0..20_000u32 {
-        if let Err(e) = db.put(n.to_be_bytes(), value(n, 1000)) {
+        if let Err(e) = watched("put", || db.put(n.to_be_bytes(), value(n, 1000))) {
             assert_eq!(e.kind(), ErrorKind::Full, "put {n}: {e:?}");
             return n;
         }
     }
     panic!("a disk of 2 MiB never fills");
+}
+
+/// Puts one pair after another until one is refused. Returns their number. Each put must return.
+pub(crate) fn puts_until_full(put: impl Fn(u32) -> terrace::Result<()>) -> u32 {
+    let is_refused = |n: &u32| watched("put", || put(*n)).is_err();
+    (0..).find(is_refused).unwrap()
 }
 
 /// Returns a place for a database in the directory `db` on a disk of `bytes`, with counted
@@ -419,7 +425,7 @@ fn a_full_disk_with_keyspaces_gets_its_room_back() {
         };
         let mut first = 0;
         for cycle in 0..3 {
-            let count = (0..20_000u32).find(|&n| put(n).is_err()).unwrap();
+            let count = puts_until_full(put);
             if cycle == 0 {
                 first = count;
             }
@@ -473,7 +479,7 @@ fn a_keyspace_can_be_dropped_on_a_full_disk() {
     on_a_small_disk(|db, _, _| {
         let space = db.create_keyspace("large").unwrap();
         let put = |n: u32| space.put(n.to_be_bytes(), value(n, 1000));
-        let count = (0..20_000u32).find(|&n| put(n).is_err()).unwrap();
+        let count = puts_until_full(put);
         assert!(count > 300, "{count} fit");
         assert!(db.drop_keyspace("large").unwrap());
         for n in 0..count / 2 {

@@ -114,15 +114,20 @@ impl LiveRanges {
         due
     }
 
-    /// Requests another check of the logs for all range deletes.
+    /// Requests another check of the logs for all range deletes that are not durable.
     pub(crate) fn look_again(&self) {
-        self.0.lock().looked = 0;
+        let mut inner = self.0.lock();
+        if inner.synced < inner.newest {
+            inner.looked = inner.looked.min(inner.synced);
+        }
     }
 
-    /// Notes that all logs up to a number are synced.
+    /// Notes that all logs up to a number are synced. Those of range deletes that were not visible
+    /// yet are to be checked again.
     pub(crate) fn mark_synced(&self, upto: SeqNo) {
         let mut inner = self.0.lock();
         inner.synced = inner.synced.max(upto);
+        inner.looked = inner.looked.min(inner.synced);
     }
 
     /// Returns the number up to which every range delete is in a synced log, so that a job may act

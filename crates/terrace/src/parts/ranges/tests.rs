@@ -85,6 +85,31 @@ fn entries_round_trip() {
     }
 }
 
+/// Logs are checked once for each range delete, and again for those that a sync missed.
+#[test]
+fn range_deletes_are_looked_at_until_they_are_durable() {
+    let live = LiveRanges::default();
+    assert!(!live.look());
+    let range = |seq| RangeDelete {
+        seq,
+        ..ranges(&mut fastrand::Rng::with_seed(1), 1)[0].clone()
+    };
+    live.add(vec![range(5)], &Readable::default(), true);
+    assert!(live.look() && !live.look());
+    // It was not visible when the sync began.
+    live.mark_synced(4);
+    assert!(live.look() && !live.look());
+    live.look_again();
+    assert!(live.look() && !live.look());
+    live.mark_synced(5);
+    assert_eq!(live.durable(), 5);
+    live.look_again();
+    assert!(!live.look(), "it is durable");
+    live.add(vec![range(7)], &Readable::default(), true);
+    live.mark_synced(8);
+    assert!(live.look() && !live.look(), "it may cover something");
+}
+
 /// A set built piece by piece agrees with the plain list for every key at every moment; stretches
 /// have no gap and do not extend too far.
 #[test]
