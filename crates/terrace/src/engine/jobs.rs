@@ -303,8 +303,9 @@ impl Engine {
         let waits = parked.as_ref().is_some_and(Parked::waits_for_space);
         state.queue.extend(parked);
         if waits {
-            // What it has to write, or what takes the space, may be covered by range deletes that
-            // only have to be synced. Not earlier: the sync is made only if a job waits.
+            // Range deletes that are not synced yet may cover the entries that it has to write, or
+            // those that take the space. The job is in the queue first: logs are synced only if a
+            // job waits there.
             self.shared.ranges.look_again();
         }
         self.jobs.notify_all();

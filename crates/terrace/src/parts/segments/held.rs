@@ -1,4 +1,4 @@
-//! Space that is given back once its name is gone and nobody holds it.
+//! Space that is given back once its name and its last holder are gone.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Space on a medium that the manifest names.
 pub(crate) trait Space: Send + Sync {
-    /// Gives the space back. It has no name and no holder.
+    /// Gives the space back, which no longer has a name or a holder.
     fn give_back(&mut self);
 }
 
@@ -25,7 +25,7 @@ impl<S: Space> Held<S> {
         })
     }
 
-    /// Lets the space be given back by whoever holds it last.
+    /// Lets the last holder give the space back. The manifest no longer names it.
     pub(crate) fn retire(&self) {
         // The last holder drops an `Arc`, which orders this before.
         self.retired.store(true, Ordering::Relaxed);

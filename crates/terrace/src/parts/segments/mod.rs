@@ -4,22 +4,22 @@
 //! filled by one writer --> sealed, named by an edit --> read by address --> collected --> freed
 //! ```
 //!
-//! What fills, seals and reads one knows its bytes: `parts/values` for files of values, `parts/log`
-//! for logs whose values stay in them. This part has what is common to all: which records are live,
-//! which segments are worth collecting, and when the space of one is free.
+//! Each format fills, seals and reads its own segments: `parts/values` files of values, `parts/log`
+//! logs whose values stay in them. This part counts the live records of a segment, chooses segments
+//! to collect, and frees their space.
 //!
-//! Those who point into segments, tables or indexes, record how many bytes of which they point to.
-//! So the live bytes of a segment follow from them alone, whether one owns it or many share it.
-//! They choose what is collected and never decide what is read: an address in a live table or index
-//! is valid.
+//! Tables and indexes that point into segments record the number of each and the bytes of records
+//! they point to. So the live bytes of a segment follow from them alone, whether one table owns it
+//! or many share it. Live bytes only choose what is collected: a read trusts an address in a live
+//! table or index.
 //!
 //! Invariants
-//!   S1  The space of a segment is free once the manifest has forgotten it and no one holds it.
-//!       Whoever reads by address holds the segment.
+//!   S1  The space of a segment is free once the manifest has forgotten it and no version, table
+//!       or index holds it. A reader by address holds the segment.
 //!   S2  A segment is forgotten only if no live table or index points into it.
 //!
-//! CRASH: space that no edit names is free again when the database is opened, and a segment into
-//! which nothing points is forgotten again.
+//! CRASH: opening the database frees space that no edit names, and forgets segments again into
+//! which nothing points.
 
 mod held;
 #[cfg(test)]
@@ -44,7 +44,7 @@ pub(crate) trait Segment: Space {
     fn record_bytes(&self) -> u64;
 }
 
-/// What a table or an index points to: segments by number, and the bytes of records in each.
+/// Numbers of segments, and the bytes of the records in each to which a table or an index points.
 pub(crate) type Pointed = [(u64, u64)];
 
 /// BOUND: the segments beyond four times as many as their bytes need, before small ones are joined.

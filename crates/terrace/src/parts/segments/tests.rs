@@ -101,7 +101,7 @@ fn shared_segments_are_collected_by_their_garbage() {
     assert_eq!(many.small(16_000).count(), 105);
 }
 
-/// Where all do not fit, the one that frees most of those that fit.
+/// Of the segments whose live records fit, the one with the most garbage is chosen.
 #[test]
 fn one_that_fits_frees_most() {
     let all = [(1, 1000), (2, 3000), (3, 9000), (4, 500), (5, 9000)];
@@ -115,8 +115,8 @@ fn one_that_fits_frees_most() {
     assert_eq!(fitting(50), None, "one without live records is not copied");
 }
 
-/// Space in files and in a pool is given back once its name is gone and nobody holds it, in either
-/// order, and not at the end of a process.
+/// Space in files and in a pool is given back once its name and then its last holder are gone. A
+/// file that still has its name stays.
 #[test]
 fn space_outlives_its_name_while_it_is_held() {
     let folder = tempfile::tempdir().unwrap();
