@@ -19,7 +19,7 @@
 //!       (`rests`). So no wait depends on a worker that has yet to look, and without workers
 //!       callers run the jobs themselves, by the same rule.
 //!   A2  Every wait is bounded by steps of the work that it waits for, and by no clock: looks at
-//!       which no job runs or can run, refusals by a disk, or runs of jobs without progress.
+//!       which no job runs or can run, refusals by a disk, or jobs that end without progress.
 //!   A3  Callers wake workers, never one another, except when they have taken or made a memtable.
 //!
 //! Waits are timed as well, so a lost wake-up costs milliseconds.
@@ -42,7 +42,7 @@ use patience::{JOBS_MAX, LOOKS, LOOKS_JOBS, LOOKS_MANUAL, TURNOVER_MAX, Verdict,
 
 mod patience;
 
-pub(super) use patience::{RELEASE, VainWaits};
+pub(super) use patience::{Efforts, RELEASE, VainWaits};
 
 /// How long a stopped caller sleeps before it looks again if nothing wakes it.
 const WAIT: Duration = Duration::from_millis(20);
@@ -332,6 +332,15 @@ impl Engine {
             }
             return Err(why);
         }
+        if is_tight && wait.is_of_put {
+            let (efforts, why) = self.jobs.efforts(self.shared.reserve.room());
+            if let Some(why) = why.filter(|_| wait.is_in_vain(efforts)) {
+                match frees_by_deletes && self.flush_deletes(&awaits, wait)? {
+                    true => return Ok(()),
+                    false => return Err(why),
+                }
+            }
+        }
         // The caller that makes the spare is working although no job runs.
         let stuck = !self.goes_on(matches!(awaits, Awaits::Space | Awaits::Tables))?
             && !matches!(awaits, Awaits::Spare);
@@ -403,6 +412,7 @@ impl Engine {
         wait.looks = 0;
         // Jobs that a disk has refused may find space after these deletes.
         wait.refusals = self.refusals();
+        wait.progress = None;
         let sealed = self.rotate(None)?;
         self.jobs.wake_all();
         Ok(sealed)

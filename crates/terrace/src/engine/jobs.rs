@@ -24,7 +24,7 @@ use crate::parts::manifest::{Change, ManifestError};
 use crate::stages::{Completion, Job, JobKind, Step};
 
 use super::Engine;
-use super::admission::RELEASE;
+use super::admission::{Efforts, RELEASE};
 use super::own_jobs::{Finish, MakeSpare};
 use super::queue::{Parked, State, Waits};
 use super::throttle::Headroom;
@@ -69,6 +69,17 @@ impl Jobs {
         self.state.lock().edits
     }
 
+    /// Returns what jobs have tried on a full disk with `room` free bytes, and the last refusal.
+    pub(super) fn efforts(&self, room: Option<u64>) -> (Efforts, Option<Error>) {
+        let state = self.state.lock();
+        let efforts = Efforts {
+            tries: state.refusals + state.compactions,
+            drains: state.drains,
+            room: room.unwrap_or(0),
+        };
+        (efforts, state.last_refusal.clone())
+    }
+
     /// Returns the metrics of jobs that a disk has refused.
     pub(super) fn retries(&self) -> RetryMetrics {
         let state = self.state.lock();
@@ -76,7 +87,7 @@ impl Jobs {
         RetryMetrics {
             count: state.refusals,
             waiting_count: waiting.count() as u64,
-            last: state.last_refusal.clone(),
+            last: state.last_refusal.as_ref().map(Error::to_string),
         }
     }
 
@@ -382,8 +393,8 @@ impl Engine {
             }
             state.look_for_room();
         }
-        if edits && kind != JobKind::Flush {
-            self.jobs.state.lock().edited();
+        if edits {
+            self.jobs.state.lock().edited(kind);
         }
         if is_counted {
             let counters = &self.shared.counters;

@@ -177,8 +177,12 @@ pub(super) struct State {
     pub(super) refusals: u64,
     /// Edits of jobs other than flushes, which writers cause.
     pub(super) edits: u64,
+    /// Those of compactions.
+    pub(super) compactions: u64,
+    /// Edits of flushes and drains.
+    pub(super) drains: u64,
     /// The last refusal.
-    pub(super) last_refusal: Option<String>,
+    pub(super) last_refusal: Option<Error>,
     /// The number of refusals at the last of these edits.
     pub(super) refusals_at_edit: u64,
     /// The most free bytes that the disk reported at a refusal since then.
@@ -216,12 +220,18 @@ impl State {
     /// Counts a refusal. `room`: the free bytes that the disk reports.
     pub(super) fn refuse(&mut self, why: &Error, room: Option<u64>) {
         self.refusals += 1;
-        self.last_refusal = Some(why.to_string());
+        self.last_refusal = Some(why.clone());
         self.room_max = self.room_max.max(room.unwrap_or(0));
     }
 
-    /// Notes an edit that may have freed disk space. Free bytes reported before it no longer count.
-    pub(super) fn edited(&mut self) {
+    /// Notes an edit of a job. It may have freed disk space, unless a flush caused it: free bytes
+    /// reported before it no longer count.
+    pub(super) fn edited(&mut self, kind: JobKind) {
+        self.drains += u64::from(matches!(kind, JobKind::Flush | JobKind::Drain));
+        self.compactions += u64::from(kind == JobKind::Compact);
+        if kind == JobKind::Flush {
+            return;
+        }
         self.edits += 1;
         self.refusals_at_edit = self.refusals;
         self.room_max = 0;

@@ -25,6 +25,13 @@ fn moves_ended(db: &Db) -> u64 {
     drains.map(|job| job.entry_count).sum()
 }
 
+/// Returns the number of compactions that have ended.
+fn compactions(db: &Db) -> u64 {
+    let jobs = db.metrics().jobs;
+    let compactions = jobs.iter().filter(|job| job.kind == "compact");
+    compactions.map(|job| job.count).sum()
+}
+
 /// A refused compaction writes nothing more until there is more space, and a put is refused without
 /// waiting for it again.
 #[test]
@@ -377,6 +384,30 @@ fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
                 assert_eq!(db.iter().unwrap().count() as u32, left + new);
             });
         }
+    });
+}
+
+/// A put that finds the disk full of live data is refused after a bounded number of compactions.
+/// With little space, level 0 can be compacted in small pieces for long, which frees nothing.
+#[test]
+fn a_put_waits_for_few_compactions_on_a_full_disk() {
+    const DISK: u64 = 48 << 20;
+    watch(move |watched| {
+        watched.op("puts", || {
+            let folder = scratch().unwrap();
+            let (place, ..) = on_a_disk_of(DISK, folder.path());
+            let mut options = in_a_pool(Design::MioDbSsd, folder.path());
+            options.front.memtable_bytes = 256 << 10;
+            options.bottom.leveled.table_bytes = 256 << 10;
+            let db = place.open(&options).unwrap();
+            puts_until_full(|n| {
+                let before = compactions(&db);
+                let put = db.put(key(n), value(n, 300));
+                let ended = compactions(&db) - before;
+                assert!(ended < 400, "put {n} waited for {ended} compactions");
+                put
+            });
+        });
     });
 }
 

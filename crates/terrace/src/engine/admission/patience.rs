@@ -38,6 +38,23 @@ const MOVES_MAX: u32 = 1 << 12;
 /// and a smaller one, or a rewrite of a table, begins in its place.
 const MOVES_IN_VAIN_MAX: u32 = 8;
 
+/// BOUND: for how many refusals and compactions a put waits on a full disk without progress there.
+/// With little space, compactions of data that is live may continue for hours and free nothing.
+pub(super) const TRIES_MAX: u64 = 32;
+/// The growth of free space that counts as progress, as a part of it.
+const GROWTH_ONE_IN: u64 = 16;
+
+/// What jobs have tried on a full disk.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) struct Efforts {
+    /// Refusals, and edits of compactions.
+    pub(in crate::engine) tries: u64,
+    /// Edits of flushes and drains.
+    pub(in crate::engine) drains: u64,
+    /// The free bytes of the disk.
+    pub(in crate::engine) room: u64,
+}
+
 /// Counts the callers that have waited in vain for readers since the last job has run.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct VainWaits {
@@ -85,6 +102,8 @@ pub(super) struct Wait {
     /// How often it may still do so, and how often before jobs have completed another edit.
     moves: u32,
     moves_in_vain: u32,
+    /// What jobs had tried when they last made progress on a full disk.
+    pub(super) progress: Option<Efforts>,
     /// The most runs of jobs without progress that it waits for on a full disk.
     pub(super) turnover_max: u64,
     /// Whether the caller puts, and so has no right to the reserve.
@@ -136,6 +155,7 @@ impl Wait {
             moved_at: None,
             moves,
             moves_in_vain: 0,
+            progress: None,
             turnover_max,
             is_of_put,
             drains: None,
@@ -157,6 +177,22 @@ impl Wait {
             self.moves_in_vain -= 1;
         }
         may
+    }
+
+    /// Returns whether a put gives up since jobs try in vain to make space on a full disk.
+    pub(super) fn is_in_vain(&mut self, now: Efforts) -> bool {
+        match self.progress {
+            Some(then)
+                if now.drains == then.drains
+                    && now.room <= then.room.saturating_add(then.room / GROWTH_ONE_IN) =>
+            {
+                self.is_of_put && now.tries - then.tries > TRIES_MAX
+            }
+            _ => {
+                self.progress = Some(now);
+                false
+            }
+        }
     }
 
     /// Judges a look: whether nothing runs or can run, how much is left, and the turnover of jobs.

@@ -44,6 +44,29 @@ fn a_wait_ends_where_nothing_can_free_space() {
     assert_eq!(full, Some(heard.len() - 1));
 }
 
+/// A put on a full disk waits while data moves down or free space grows, and gives up when many
+/// refusals and compactions have changed neither. Deletes wait longer.
+#[test]
+fn a_put_ends_where_jobs_try_in_vain() {
+    let ended = |mut wait: Wait, drains: fn(u64) -> u64, room: fn(u64) -> u64| {
+        (0..1000u64).find(|&tries| {
+            let (drains, room) = (drains(tries), room(tries));
+            wait.is_in_vain(Efforts {
+                tries,
+                drains,
+                room,
+            })
+        })
+    };
+    assert_eq!(ended(Wait::of_put(), |_| 7, |_| 1000), Some(TRIES_MAX + 1));
+    assert_eq!(ended(Wait::of_put(), |n| n / TRIES_MAX, |_| 1000), None);
+    assert_eq!(ended(Wait::of_put(), |_| 7, |n| 1000 << (n / 20)), None);
+    // Too little growth to count.
+    let slowly = ended(Wait::of_put(), |_| 7, |n| 100_000 + n);
+    assert_eq!(slowly, Some(TRIES_MAX + 1));
+    assert_eq!(ended(Wait::for_work(0), |_| 7, |_| 1000), None);
+}
+
 /// Each state of the front leads to one action that changes it: a memtable is made unless the
 /// maximum number is sealed, or the caller has to leave a scarce resource to others.
 #[test]
