@@ -13,11 +13,12 @@ use super::SkipList;
 use super::layout::LINK_OFFSET;
 use super::node::{Node, link_word, next};
 use super::search::Splice;
+use super::search_hints::LEVEL_MAX;
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 
-/// A node on level 1 that search hints propose for an entry to be inserted, not yet compared with
-/// it; 0 if there is none.
+/// A node that search hints propose for an entry to be inserted, not yet compared with it; 0 if
+/// there is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Approach(u64);
 
@@ -26,12 +27,12 @@ impl SkipList {
     /// loads while the caller writes the node. This is a hint; the insertion reports errors.
     #[inline]
     pub(crate) fn approach(&self, target: &Target<'_>) -> Approach {
-        Approach(self.hint(target).ok().flatten().unwrap_or(0))
+        Approach(self.hint(target, 0).ok().flatten().unwrap_or(0))
     }
 
     /// Continues an approach whose memory is loaded, and prefetches the next node. Returns the node
-    /// on level 1 from which `insert_from` may start, or `None` if the approach found no node
-    /// before `target`.
+    /// from which `insert_from` may start, or `None` if the approach found no node before
+    /// `target`.
     #[inline]
     pub(crate) fn look_ahead(
         &self,
@@ -67,33 +68,53 @@ impl SkipList {
         height: u8,
         target: &Target<'_>,
     ) -> Result<(), DecodeError> {
-        if height == 1
-            && let Some(from) = from
-            && let Some(between) = self.walk_from(from, 0, target)?
-        {
-            return self.link(off, 0, between, target);
-        }
-        if height > 1
-            && let Some(from) = from
-            && let Some(upper) = self.walk_from(from, 1, target)?
-            && let Some(lower) = self.walk_from(upper.0, 0, target)?
-        {
-            let splice = match height {
-                2 => None,
-                _ => Some(self.splice_above(2, target)?),
-            };
-            self.link(off, 0, lower, target)?;
-            self.link(off, 1, upper, target)?;
-            if let Some(splice) = splice {
-                self.link_levels(off, 2..usize::from(height), &splice, target)?;
+        let lowest = match from {
+            Some(from) => self.walk_from(from, 0, target)?,
+            None => None,
+        };
+        match lowest {
+            Some(between) if height == 1 => self.link(off, 0, between, target)?,
+            Some(between) => self.link_above(off, height, between, target)?,
+            None => {
+                let splice = self.splice(target)?;
+                self.link_levels(off, 0..usize::from(height), &splice, target)?;
             }
-        } else {
-            let splice = self.splice(target)?;
-            self.link_levels(off, 0..usize::from(height), &splice, target)?;
         }
         match &self.search_hints {
-            Some(search_hints) if height > 1 => search_hints.add(&self.region, off, target),
-            _ => Ok(()),
+            Some(search_hints) => search_hints.add(&self.region, (off, height), target),
+            None => Ok(()),
+        }
+    }
+
+    /// Links a node of more than one level, whose neighbours on level 0 are known.
+    fn link_above(
+        &self,
+        off: u64,
+        height: u8,
+        lowest: (u64, u64),
+        target: &Target<'_>,
+    ) -> Result<(), DecodeError> {
+        let height = usize::from(height);
+        let mut near = [lowest; 1 + LEVEL_MAX as usize];
+        let mut found = 1;
+        while found < near.len().min(height)
+            && let Some(from) = self.hint(target, found as u32)?
+            && self.is_before(from, target)?
+            && let Some(between) = self.walk_from(from, found, target)?
+        {
+            near[found] = between;
+            found += 1;
+        }
+        let splice = match found < height {
+            true => Some(self.splice_above(found, target)?),
+            false => None,
+        };
+        for (level, between) in near.into_iter().enumerate().take(found) {
+            self.link(off, level, between, target)?;
+        }
+        match splice {
+            Some(splice) => self.link_levels(off, found..height, &splice, target),
+            None => Ok(()),
         }
     }
 

@@ -21,7 +21,7 @@ const STEPS_MAX: u32 = 1 << 20;
 const KEY_LINE: u64 = 55;
 
 /// The number of steps after which a search hint is abandoned. One node in a thousand is so far
-/// behind its predecessor on level 1.
+/// behind its predecessor on the level above.
 const SHORTCUT_STEPS: u32 = 16;
 
 /// The result of a search.
@@ -188,20 +188,20 @@ impl SkipList {
     /// search hint helps.
     #[inline]
     pub(super) fn near(&self, target: &Target<'_>) -> Result<Option<(u64, u64)>, DecodeError> {
-        match self.hint(target)? {
+        match self.hint(target, 0)? {
             Some(from) if self.is_before(from, target)? => self.walk_from(from, 0, target),
             _ => Ok(None),
         }
     }
 
-    /// Returns a node on level 1 that search hints propose as close before `target`, and prefetches
+    /// Returns a node on `level` that search hints propose as close before `target`, and prefetches
     /// it. The caller must compare it with `target`.
     #[inline]
-    pub(super) fn hint(&self, target: &Target<'_>) -> Result<Option<u64>, DecodeError> {
+    pub(super) fn hint(&self, target: &Target<'_>, level: u32) -> Result<Option<u64>, DecodeError> {
         let Some(search_hints) = &self.search_hints else {
             return Ok(None);
         };
-        let hint = search_hints.before(&self.region, target)?;
+        let hint = search_hints.before(&self.region, target, level)?;
         if let Some(from) = hint {
             self.region.prefetch(from);
             self.region.prefetch(from.wrapping_add(KEY_LINE));

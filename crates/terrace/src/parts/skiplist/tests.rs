@@ -84,9 +84,9 @@ impl Sample {
     }
 
     /// Creates a list with search hints, as in a memtable.
-    fn memtable(bytes: u64) -> Sample {
+    fn memtable(bytes: u64, dense: bool) -> Sample {
         let Sample { bump, list } = Sample::new(bytes);
-        let list = list.with_search_hints(SearchHints::new(bytes));
+        let list = list.with_search_hints(SearchHints::new(bytes, dense));
         Sample { bump, list }
     }
 
@@ -186,7 +186,7 @@ fn threads_insert_in_order() {
     const WRITERS: usize = 3;
     for seed in 0..4 {
         let sample = match seed % 2 {
-            0 => Sample::memtable(64 << 20),
+            0 => Sample::memtable(64 << 20, true),
             _ => Sample::new(64 << 20),
         };
         let seqs = AtomicU64::new(1);

@@ -13,7 +13,7 @@ type Model = BTreeMap<Entry, (u64, usize)>;
 
 fn sample(seed: u64, count: usize) -> (Sample, Model) {
     let sample = match seed % 2 {
-        0 => Sample::memtable(16 << 20),
+        0 => Sample::memtable(16 << 20, true),
         _ => Sample::new(16 << 20),
     };
     let mut rng = fastrand::Rng::with_seed(seed);

@@ -1,7 +1,7 @@
 //! Tests of search hints: they do not change results, and they lead close to the target.
 
 use super::{Entry, Sample};
-use crate::parts::skiplist::search_hints::SearchHints;
+use crate::parts::skiplist::search_hints::{LEVEL_MAX, SearchHints};
 use crate::types::SEQ_MAX;
 
 /// Returns keys in shapes and orders that fill leaves differently.
@@ -72,18 +72,20 @@ fn shapes(rng: &mut fastrand::Rng) -> Vec<(&'static str, Vec<Entry>)> {
 fn lists_are_the_same_without_them() {
     let mut rng = fastrand::Rng::with_seed(31);
     for (name, entries) in shapes(&mut rng) {
-        let (with, without) = (Sample::memtable(8 << 20), Sample::new(8 << 20));
-        for entry in &entries {
-            assert_eq!(with.insert(entry), without.insert(entry), "same place");
-        }
-        assert_eq!(with.checked(), without.checked(), "{name}");
-        for entry in &entries {
-            for seq in [SEQ_MAX, entry.seq.0, entry.seq.0.saturating_sub(1)] {
-                let mut place = entry.clone();
-                place.seq.0 = seq;
-                let found = with.list.seek(&place.target()).unwrap().node;
-                let sought = without.list.seek(&place.target()).unwrap().node;
-                assert_eq!(found, sought, "{name}");
+        for dense in [true, false] {
+            let (with, without) = (Sample::memtable(8 << 20, dense), Sample::new(8 << 20));
+            for entry in &entries {
+                assert_eq!(with.insert(entry), without.insert(entry), "same place");
+            }
+            assert_eq!(with.checked(), without.checked(), "{name}");
+            for entry in &entries {
+                for seq in [SEQ_MAX, entry.seq.0, entry.seq.0.saturating_sub(1)] {
+                    let mut place = entry.clone();
+                    place.seq.0 = seq;
+                    let found = with.list.seek(&place.target()).unwrap().node;
+                    let sought = without.list.seek(&place.target()).unwrap().node;
+                    assert_eq!(found, sought, "{name}");
+                }
             }
         }
     }
@@ -95,17 +97,53 @@ fn lists_are_the_same_without_them() {
 fn they_lead_near() {
     let mut rng = fastrand::Rng::with_seed(32);
     for (name, entries) in shapes(&mut rng) {
-        let sample = Sample::memtable(8 << 20);
-        for entry in &entries {
-            sample.insert(entry);
+        for dense in [true, false] {
+            let sample = Sample::memtable(8 << 20, dense);
+            for entry in &entries {
+                sample.insert(entry);
+            }
+            let near = |entry: &&Entry| sample.list.near(&entry.target()).unwrap().is_some();
+            let helped = entries.iter().filter(near).count();
+            assert!(
+                helped * 100 > entries.len() * 97,
+                "{helped} of {} searches were helped: keys {name}",
+                entries.len()
+            );
         }
-        let near = |entry: &&Entry| sample.list.near(&entry.target()).unwrap().is_some();
-        let helped = entries.iter().filter(near).count();
-        assert!(
-            helped * 100 > entries.len() * 97,
-            "{helped} of {} searches were helped: keys {name}",
-            entries.len()
-        );
+    }
+}
+
+/// A hint for a level is linked on it, and is a few nodes of that level before the target.
+#[test]
+fn they_tell_of_levels() {
+    let mut rng = fastrand::Rng::with_seed(34);
+    for (name, entries) in shapes(&mut rng) {
+        let Sample { list, .. } = {
+            let sample = Sample::memtable(8 << 20, true);
+            entries.iter().for_each(|entry| {
+                sample.insert(entry);
+            });
+            sample
+        };
+        for level in 0..=LEVEL_MAX {
+            let mut near = 0;
+            for entry in &entries {
+                let target = entry.target();
+                let Some(off) = list.hint(&target, level).unwrap() else {
+                    continue;
+                };
+                assert!(u32::from(list.node(off).unwrap().header.height) > level);
+                let is_before = list.is_before(off, &target).unwrap();
+                let found = list.walk_from(off, level as usize, &target).unwrap();
+                near += usize::from(is_before && found.is_some());
+            }
+            let least = [97, 95, 85][level as usize];
+            let count = entries.len();
+            assert!(
+                near * 100 > count * least,
+                "{near} of {count}, level {level}: keys {name}"
+            );
+        }
     }
 }
 
@@ -115,7 +153,7 @@ fn too_few_leaves_do_no_harm() {
     let mut rng = fastrand::Rng::with_seed(33);
     for (name, entries) in shapes(&mut rng) {
         let Sample { bump, list } = Sample::new(8 << 20);
-        let list = list.with_search_hints(SearchHints::new(1));
+        let list = list.with_search_hints(SearchHints::new(1, true));
         let sample = Sample { bump, list };
         let mut sorted = entries.clone();
         for entry in &entries {
@@ -130,7 +168,7 @@ fn too_few_leaves_do_no_harm() {
 /// list.
 #[test]
 fn nothing_is_left_of_the_list_before() {
-    let mut search_hints = SearchHints::new(1 << 20);
+    let mut search_hints = SearchHints::new(1 << 20, true);
     for turn in 0..3u64 {
         let Sample { bump, list } = Sample::new(1 << 20);
         let mut sample = Sample {
