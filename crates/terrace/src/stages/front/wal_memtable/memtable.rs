@@ -23,9 +23,11 @@ use crate::parts::key::{Place, Target};
 use crate::parts::log::{ListLog, Log, LogEntry};
 use crate::parts::memory::{Lease, Memory as Budget, OutOfBudget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
-use crate::parts::skiplist::NewNode;
 use crate::parts::skiplist::search_hints::SearchHints;
-use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
+use crate::parts::skiplist::{NewNode, Node, SkipList};
+use crate::stages::{
+    Census, ListReads, Lookup, Probe, Read, ReadStats, Readers, Source, read_each,
+};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: more unused arenas than this are returned to the system.
@@ -616,12 +618,52 @@ fn unknown_kind(kind: u8) -> Error {
     ))
 }
 
-impl Source for Memtable {
-    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+impl Memtable {
+    /// Returns the place to search for.
+    #[inline]
+    fn target_of<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>> {
         stats.sources += 1;
-        let target = match self.is_rewritten {
+        Some(match self.is_rewritten {
             true => probe.target_below_front(),
             false => probe.front_target(),
+        })
+    }
+
+    /// Converts the node of a sought key to an answer.
+    #[inline]
+    fn answer_of(&self, node: &Node<'_>) -> Result<Lookup> {
+        if let Values::InNodes = self.values {
+            return Lookup::from_node(node);
+        }
+        let value = self.values.read(node)?;
+        let kind = EntryKind::without_expiry(in_log::plain(node.header.kind));
+        Lookup::of(kind, node.header.seq, value).ok_or_else(|| unknown_kind(kind))
+    }
+}
+
+/// A memtable whose index is a list.
+struct InList<'m>(&'m Memtable, &'m SkipList);
+
+impl ListReads for InList<'_> {
+    fn list(&self) -> &SkipList {
+        self.1
+    }
+
+    #[inline]
+    fn begin<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>> {
+        self.0.target_of(probe, stats)
+    }
+
+    #[inline]
+    fn answer(&self, node: &Node<'_>) -> Result<Lookup> {
+        self.0.answer_of(node)
+    }
+}
+
+impl Source for Memtable {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        let Some(target) = self.target_of(probe, stats) else {
+            return Ok(None);
         };
         let Some(node) = self.index.seek(&target)? else {
             return Ok(None);
@@ -629,13 +671,14 @@ impl Source for Memtable {
         if !node.same_key(probe.keyspace, probe.key) {
             return Ok(None);
         }
-        if let Values::InNodes = self.values {
-            return Lookup::from_node(&node).map(Some);
+        self.answer_of(&node).map(Some)
+    }
+
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        match &self.index {
+            Index::List(list) => InList(self, list).read_groups(reads, stats),
+            Index::Tree(_) => read_each(self, reads, stats),
         }
-        let value = self.values.read(&node)?;
-        let kind = EntryKind::without_expiry(in_log::plain(node.header.kind));
-        let found = Lookup::of(kind, node.header.seq, value);
-        found.ok_or_else(|| unknown_kind(kind)).map(Some)
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {
