@@ -194,10 +194,24 @@ pub(crate) trait ListReads {
 pub(crate) struct ReadStats {
     pub(crate) sources: u64,
     pub(crate) filter_saved: u64,
+    /// Searches that read workers took part in.
+    pub(crate) parallel: u64,
     pub(crate) relink_retries: u64,
     /// Blocks that came from the cache, and from files.
     pub(crate) cache_hits: u64,
     pub(crate) blocks_read: u64,
+}
+
+impl ReadStats {
+    /// Adds the counts of another thread.
+    pub(crate) fn add(&mut self, other: &ReadStats) {
+        self.sources += other.sources;
+        self.filter_saved += other.filter_saved;
+        self.parallel += other.parallel;
+        self.relink_retries += other.relink_retries;
+        self.cache_hits += other.cache_hits;
+        self.blocks_read += other.blocks_read;
+    }
 }
 
 /// The findings of a walk over everything.
@@ -242,7 +256,12 @@ pub(crate) fn read_each<S: Source + ?Sized>(
 pub(crate) trait Source: Send + Sync {
     /// Returns the newest entry for the probe's key that the probe may see.
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
-    /// Does the same for those of many reads, ascending by key, that have no answer yet.
+    /// Returns whether a search may find a key of this hash; `false` is certain. Asks only filters
+    /// in memory or in the pool.
+    fn may_have(&self, _hash: u64) -> bool {
+        true
+    }
+    /// Does the same as `get` for those of many reads, ascending by key, that have no answer yet.
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
         read_each(self, reads, stats)
     }

@@ -258,7 +258,7 @@ impl ListReads for Inner {
         stats.sources += 1;
         // No frontier is needed here. An unlinked node keeps its links (S3), and they lead to nodes
         // that were in the list when it was unlinked; a key linked after it since then came from a
-        // source that the reader has searched already or was written after the read began.
+        // table of the reader's view, which still has it, or was written after the read began.
         Some(probe.target_below_front())
     }
 }

@@ -208,6 +208,10 @@ impl Source for Table {
         self.read_one(probe, stats)
     }
 
+    fn may_have(&self, hash: u64) -> bool {
+        self.may_contain(hash)
+    }
+
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
         self.read_groups(reads, stats)
     }

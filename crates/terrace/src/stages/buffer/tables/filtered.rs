@@ -59,6 +59,10 @@ impl Source for Filtered {
         self.source.get(probe, stats)
     }
 
+    fn may_have(&self, hash: u64) -> bool {
+        self.filter.may_contain(hash)
+    }
+
     fn cursor(&self) -> Box<dyn Cursor> {
         self.source.cursor()
     }

@@ -17,7 +17,9 @@ use super::in_log::{self, Values, logged_bytes};
 use super::index::{Approach, Index};
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::parts::batch::Batch;
+use crate::parts::filter::GrowingFilter;
 use crate::parts::iter::Cursor;
 use crate::parts::key::{Place, Target};
 use crate::parts::log::{ListLog, Log, LogEntry};
@@ -64,12 +66,16 @@ struct Memory {
 pub(super) struct Arenas {
     idle: Mutex<Vec<Memory>>,
     budget: Arc<Budget>,
+    /// Whether memtables have filters.
+    filters: bool,
 }
 
 impl Arenas {
     /// Creates an empty list of arenas within a budget.
-    pub(super) fn new(budget: &Arc<Budget>) -> Arenas {
+    pub(super) fn new(budget: &Arc<Budget>, options: &Options) -> Arenas {
         Arenas {
+            // A memory budget has no row for them.
+            filters: options.read_worker_count() > 0 && !budget.is_limited(),
             idle: Mutex::default(),
             budget: Arc::clone(budget),
         }
@@ -201,6 +207,8 @@ struct Counted {
 pub(super) struct Memtable {
     pub(super) id: u64,
     pub(super) index: Index,
+    /// Has every key, unless it is `None`.
+    filter: Option<GrowingFilter>,
     pub(super) bump: Bump,
     /// The place of the memtable in the pool, for its flush.
     pub(super) extent: Arc<Extent>,
@@ -283,14 +291,10 @@ impl Memtable {
             true => Index::tree(&bump)?,
             false => Index::list(&bump, extent.off(), id, memory.search_hints.take())?,
         };
-        Ok(Memtable::of(
-            id,
-            extent,
-            (bump, index, home),
-            memory,
-            arenas,
-            values,
-        ))
+        let parts = (bump, index, home);
+        let mut memtable = Memtable::of(id, extent, parts, memory, arenas, values);
+        memtable.filter = arenas.filters.then(|| GrowingFilter::new(capacity));
+        Ok(memtable)
     }
 
     /// Opens the list in `extent` that takes its first `used` bytes, and takes no more entries.
@@ -325,6 +329,7 @@ impl Memtable {
         Memtable {
             id,
             index,
+            filter: None,
             bump,
             extent,
             home,
@@ -494,6 +499,14 @@ impl Memtable {
         )
     }
 
+    /// Adds a key to the filter, before it is visible.
+    #[inline]
+    fn note_key(&self, hash: u64) {
+        if let Some(filter) = &self.filter {
+            filter.insert(hash);
+        }
+    }
+
     /// Begins the search for the place of an entry, before its node is written.
     #[inline]
     pub(super) fn approach(&self, entry: &LogEntry<'_>, seq: SeqNo) -> Approach {
@@ -512,6 +525,7 @@ impl Memtable {
         (entry, logged_at): (&LogEntry<'_>, Option<u64>),
         (hash, seq, more): (u64, SeqNo, bool),
     ) -> Result<usize> {
+        self.note_key(hash);
         let prepared = self.values.entry(entry, logged_at);
         let node = NewNode {
             more: more && self.is_list() && !canary::breaks(Canary::ListBatch),
@@ -565,6 +579,7 @@ impl Memtable {
         ranges: &mut Vec<RangeDelete>,
     ) -> Result<Option<(u64, u8)>> {
         let hash = key_hash(entry.keyspace, entry.key);
+        self.note_key(hash);
         let prepared = self.values.entry(entry, Some(entry.value_at));
         let node = prepared.node(hash, seq);
         if !self.index.grow(&self.bump, self.entry_count() + 1) {
@@ -619,9 +634,13 @@ fn unknown_kind(kind: u8) -> Error {
 }
 
 impl Memtable {
-    /// Returns the place to search for.
+    /// Returns the place to search for, or `None` if the filter denies the key.
     #[inline]
     fn target_of<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>> {
+        if !self.may_have(probe.hash) {
+            stats.filter_saved += 1;
+            return None;
+        }
         stats.sources += 1;
         Some(match self.is_rewritten {
             true => probe.target_below_front(),
@@ -672,6 +691,12 @@ impl Source for Memtable {
             return Ok(None);
         }
         self.answer_of(&node).map(Some)
+    }
+
+    #[inline]
+    fn may_have(&self, hash: u64) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| filter.may_contain(hash))
     }
 
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
