@@ -1,10 +1,11 @@
 //! Read workers: threads that search older sources while a point read searches newer ones
 //! (NoveLSM, section 4.5).
 //!
-//! A read searches the memtables first, alone; their filters make most misses cheap. If they do not
-//! have the key, the other sources form groups, newest first. The read takes the first group, idle
-//! workers take the next ones, and the newest group with the key answers. A read that finds no idle
-//! worker searches all groups itself.
+//! A read searches the memtables first, alone; their filters make most misses cheap. Then it asks the
+//! filters of the buffer: if one predicts a hit, the read searches the buffer alone as well, and if
+//! all predict a miss, it skips the buffer. What is left forms groups, newest first. The read takes
+//! the first group, idle workers take the next ones, and the newest group with the key answers. A
+//! read that finds no idle worker searches all groups itself.
 //!
 //! Invariants
 //!   W1  The answer of a group counts only if every newer group was searched and lacks the key.
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::stages::{Lookup, Probe, ReadStats};
+use crate::stages::{Lookup, Prediction, Probe, ReadStats, Source};
 use crate::types::SeqNo;
 
 use super::read::search;
@@ -86,19 +87,37 @@ enum State {
     Ended(Result<Option<Lookup>>, ReadStats),
 }
 
-/// Returns the groups of sources below the front that may have a key of this hash, newest first and
-/// at most `count`.
-fn groups_of(view: &View, hash: u64, count: usize, stats: &mut ReadStats) -> Vec<Range<usize>> {
-    let (buffer, bottom) = (view.buffer_at, view.bottom_at);
+/// The search of the buffer, by what its filters predict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Buffer {
+    /// No table has the key.
+    Skipped,
+    /// A table probably has the key, so that a worker would search the bottom in vain.
+    Alone,
+    /// Nothing is known: workers search the bottom meanwhile.
+    Group,
+}
+
+impl Buffer {
+    fn of(tables: &[Arc<dyn Source>], hash: u64) -> Buffer {
+        let mut search = Buffer::Skipped;
+        for table in tables {
+            match table.predict(hash) {
+                Prediction::Miss => {}
+                Prediction::Hit => return Buffer::Alone,
+                Prediction::Unknown => search = Buffer::Group,
+            }
+        }
+        search
+    }
+}
+
+/// Returns at most `count` groups: the buffer, if it is one, and sources of the bottom.
+fn groups_of(view: &View, buffer: Buffer, count: usize) -> Vec<Range<usize>> {
+    let bottom = view.bottom_at;
     let mut groups = Vec::with_capacity(count);
-    // A search that filters end at once is not worth a thread.
-    if view.sources[buffer..bottom]
-        .iter()
-        .any(|source| source.may_have(hash))
-    {
-        groups.push(buffer..bottom);
-    } else {
-        stats.filter_saved += (bottom - buffer) as u64;
+    if buffer == Buffer::Group {
+        groups.push(view.buffer_at..bottom);
     }
     let len = view.sources.len() - bottom;
     let pieces = len.min(count - groups.len());
@@ -158,7 +177,18 @@ impl ReadWorkers {
         if let Some(hit) = search(&view.sources[..view.buffer_at], probe, stats)? {
             return Ok(Some(hit));
         }
-        let groups = groups_of(view, probe.hash, self.count + 1, stats);
+        let tables = &view.sources[view.buffer_at..view.bottom_at];
+        let buffer = Buffer::of(tables, probe.hash);
+        match buffer {
+            Buffer::Skipped => stats.filter_saved += tables.len() as u64,
+            Buffer::Alone => {
+                if let Some(hit) = search(tables, probe, stats)? {
+                    return Ok(Some(hit));
+                }
+            }
+            Buffer::Group => {}
+        }
+        let groups = groups_of(view, buffer, self.count + 1);
         let reserved = self.queue.reserve(groups.len().saturating_sub(1));
         if reserved == 0 {
             // BOUND: there are at most as many as sources.
@@ -358,13 +388,14 @@ mod tests {
     use super::*;
     use crate::parts::iter::Cursor;
     use crate::parts::key::Target;
-    use crate::stages::{Census, Source};
+    use crate::stages::Census;
     use crate::types::key_hash;
 
     /// A source with one answer for every key, after a delay.
     struct Slow {
         delay: Duration,
         answer: Result<Option<Lookup>>,
+        predicted: Prediction,
         asked: AtomicUsize,
     }
 
@@ -374,6 +405,10 @@ mod tests {
             stats.sources += 1;
             std::thread::sleep(self.delay);
             self.answer.clone()
+        }
+
+        fn predict(&self, _: u64) -> Prediction {
+            self.predicted
         }
 
         fn cursor(&self) -> Box<dyn Cursor> {
@@ -415,6 +450,12 @@ mod tests {
             Arc::new(Slow {
                 delay: Duration::from_micros(*micros),
                 answer: answer.clone(),
+                // As of tables of which some have no filter.
+                predicted: match (*micros % 100, answer) {
+                    (0, _) => Prediction::Unknown,
+                    (_, Ok(None)) => Prediction::Miss,
+                    _ => Prediction::Hit,
+                },
                 asked: AtomicUsize::new(0),
             })
         };
@@ -452,7 +493,7 @@ mod tests {
             let count = rng.usize(1..8);
             let answers: Vec<_> = (0..count)
                 .map(|at| {
-                    let micros = [0, 0, 50, 300, 2000][rng.usize(..5)];
+                    let micros = [0, 0, 50, 300, 301, 2000][rng.usize(..6)];
                     let answer = match rng.u32(..9) {
                         0 => value(at as u64),
                         1 => Ok(Some(Lookup::Deleted)),

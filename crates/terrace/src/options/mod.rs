@@ -331,8 +331,9 @@ pub struct BackgroundOptions {
     /// of the processor for clients. Default: 0. Range: 0 to 11: no more merges run at a time.
     /// Changes: on reopen.
     pub merge_threads: usize,
-    /// Threads that take part in point reads whose key is not in a memtable: they search the levels
-    /// of the bottom while the reader searches the buffer (NoveLSM, section 4.5). Memtables then
+    /// Threads that take part in point reads whose key is probably not in a memtable or a table of
+    /// the buffer: they search levels of the bottom at the same time (NoveLSM, section 4.5). Memtables
+    /// then
     /// have filters in memory, a hundredth of their size, unless `memory_bytes` is set. 0: each read
     /// searches all sources itself. Without effect with `Manual`, and with `read_only`.
     /// Larger: shorter reads if a search of the bottom takes longer than to wake a thread (several

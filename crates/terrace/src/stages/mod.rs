@@ -69,7 +69,8 @@ pub(crate) use sealed::{
 };
 pub(crate) use shared::{Folder, Shared};
 pub(crate) use source::{
-    Census, ListReads, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources, read_each,
+    Census, ListReads, Lookup, NamedFile, Prediction, Probe, Read, ReadStats, Source, Sources,
+    read_each,
 };
 pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};
 pub(crate) use survival::Survival;

@@ -252,14 +252,34 @@ pub(crate) fn read_each<S: Source + ?Sized>(
     Ok(())
 }
 
+/// What a filter says about a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prediction {
+    /// Certain.
+    Miss,
+    /// Wrong for one absent key in a hundred or less.
+    Hit,
+    /// There is no filter.
+    Unknown,
+}
+
+impl Prediction {
+    /// Returns the prediction of a filter that may have the key or not.
+    pub(crate) fn of(may_contain: bool) -> Prediction {
+        match may_contain {
+            true => Prediction::Hit,
+            false => Prediction::Miss,
+        }
+    }
+}
+
 /// A sorted set of entries that a reader may consult.
 pub(crate) trait Source: Send + Sync {
     /// Returns the newest entry for the probe's key that the probe may see.
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
-    /// Returns whether a search may find a key of this hash; `false` is certain. Asks only filters
-    /// in memory or in the pool.
-    fn may_have(&self, _hash: u64) -> bool {
-        true
+    /// Predicts whether a search finds a key of this hash, by filters in memory or in the pool.
+    fn predict(&self, _hash: u64) -> Prediction {
+        Prediction::Unknown
     }
     /// Does the same as `get` for those of many reads, ascending by key, that have no answer yet.
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {

@@ -33,7 +33,9 @@ use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
 use crate::parts::skiplist::search::Found;
 use crate::parts::skiplist::walk::Walk;
-use crate::stages::{Census, ListReads, Lookup, Probe, Read, ReadStats, Readers, Shared, Source};
+use crate::stages::{
+    Census, ListReads, Lookup, Prediction, Probe, Read, ReadStats, Readers, Shared, Source,
+};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: after this many restarts a point read takes the latch, and the merge waits for it.
@@ -208,8 +210,12 @@ impl Source for Table {
         self.read_one(probe, stats)
     }
 
-    fn may_have(&self, hash: u64) -> bool {
-        self.may_contain(hash)
+    fn predict(&self, hash: u64) -> Prediction {
+        let filters = self.filters.load();
+        match filters.is_empty() {
+            true => Prediction::Unknown,
+            false => Prediction::of(filters.iter().any(|filter| filter.may_contain(hash))),
+        }
     }
 
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {

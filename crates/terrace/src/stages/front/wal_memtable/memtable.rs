@@ -499,6 +499,13 @@ impl Memtable {
         )
     }
 
+    /// Returns whether the memtable may have a key of this hash; `false` is certain.
+    #[inline]
+    fn may_have(&self, hash: u64) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| filter.may_contain(hash))
+    }
+
     /// Adds a key to the filter, before it is visible.
     #[inline]
     fn note_key(&self, hash: u64) {
@@ -691,12 +698,6 @@ impl Source for Memtable {
             return Ok(None);
         }
         self.answer_of(&node).map(Some)
-    }
-
-    #[inline]
-    fn may_have(&self, hash: u64) -> bool {
-        let filter = self.filter.as_ref();
-        filter.is_none_or(|filter| filter.may_contain(hash))
     }
 
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
