@@ -39,7 +39,7 @@ pub struct BenchConfig {
     pub value_bytes_min: Option<usize>,
     /// `--threads`: client threads of a workload.
     pub threads: usize,
-    /// `--batch_size`: entries of one write.
+    /// `--batch_size`: entries of one write, and keys of one read of `MultiReadRandom`.
     pub batch_count: usize,
     /// `--seek_nexts`: entries read after each seek.
     pub seek_nexts: u64,
@@ -447,6 +447,10 @@ pub(crate) fn engine_settings(options: &Options) -> Option<String> {
     }
     if let Workers::Threads(count) = options.background.workers {
         parts.push(plural(count as u64, "worker"));
+    }
+    if options.background.read_workers > 0 {
+        let count = options.background.read_workers;
+        parts.push(plural(count as u64, "read worker"));
     }
     (!parts.is_empty()).then(|| parts.join(", "))
 }

@@ -89,7 +89,9 @@ impl Kind {
             | Step::FillUniqueRandom
             | Step::Overwrite => Some(Kind::Append),
             Step::DeleteSeq | Step::DeleteRandom => Some(Kind::AppendDeletes),
-            Step::ReadRandom | Step::ReadHot | Step::ReadWhileWriting => Some(Kind::ReadRandom),
+            Step::ReadRandom | Step::ReadHot | Step::MultiReadRandom | Step::ReadWhileWriting => {
+                Some(Kind::ReadRandom)
+            }
             Step::ReadSeq | Step::ReadReverse => Some(Kind::Scan),
             Step::SeekRandom | Step::SeekRandomWhileWriting => Some(Kind::Seek),
             Step::ReadMissing => Some(Kind::Miss),

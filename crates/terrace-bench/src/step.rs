@@ -23,6 +23,9 @@ pub enum Step {
     ReadRandom,
     /// As `ReadRandom`, of the first hundredth of the keys.
     ReadHot,
+    /// As `ReadRandom`, `batch_count` keys in one call; stores without such a call read one key after
+    /// another.
+    MultiReadRandom,
     /// `reads` gets of keys that no workload wrote.
     ReadMissing,
     /// One scan of up to `reads` entries from the first key upward.
@@ -104,7 +107,7 @@ impl Contents {
 
 impl Step {
     /// All steps, in the order of the help.
-    pub const ALL: [Step; 32] = [
+    pub const ALL: [Step; 33] = [
         Step::FillSeq,
         Step::FillBatch,
         Step::FillRandom,
@@ -112,6 +115,7 @@ impl Step {
         Step::Overwrite,
         Step::ReadRandom,
         Step::ReadHot,
+        Step::MultiReadRandom,
         Step::ReadMissing,
         Step::ReadSeq,
         Step::ReadReverse,
@@ -149,6 +153,7 @@ impl Step {
             Step::Overwrite => "overwrite",
             Step::ReadRandom => "readrandom",
             Step::ReadHot => "readhot",
+            Step::MultiReadRandom => "multireadrandom",
             Step::ReadMissing => "readmissing",
             Step::ReadSeq => "readseq",
             Step::ReadReverse => "readreverse",
@@ -198,6 +203,7 @@ impl Step {
             self,
             Step::ReadRandom
                 | Step::ReadHot
+                | Step::MultiReadRandom
                 | Step::ReadMissing
                 | Step::ReadSeq
                 | Step::ReadReverse

@@ -163,12 +163,13 @@ pub fn workers(seed: u64) -> Workers {
 }
 
 /// Returns the background work in the case of a seed: who runs jobs, and in some cases threads that
-/// only merge.
+/// only merge, or take part in reads.
 pub fn background(seed: u64) -> BackgroundOptions {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x006d_6572_6765);
     BackgroundOptions {
         workers: workers(seed),
         merge_threads: [0, 0, 0, 1, 2, 8][rng.usize(..6)],
+        read_workers: [0, 0, 0, 1, 2][rng.usize(..5)],
     }
 }
 

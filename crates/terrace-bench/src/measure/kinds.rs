@@ -45,9 +45,11 @@ impl OpKind {
             | Step::FillUniqueRandom
             | Step::Overwrite
             | Step::YcsbLoad => Some(OpKind::Write),
-            Step::ReadRandom | Step::ReadHot | Step::ReadMissing | Step::ReadWhileWriting => {
-                Some(OpKind::Read)
-            }
+            Step::ReadRandom
+            | Step::ReadHot
+            | Step::MultiReadRandom
+            | Step::ReadMissing
+            | Step::ReadWhileWriting => Some(OpKind::Read),
             Step::ReadSeq | Step::ReadReverse | Step::SeekRandom | Step::SeekRandomWhileWriting => {
                 Some(OpKind::Scan)
             }

@@ -314,6 +314,18 @@ pub(crate) trait Session {
     /// Shows the value of `key` to `see`; returns whether there is one.
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, BenchError>;
 
+    /// Shows the value of each of the keys that has one to `see`, with the key's index.
+    fn multi_get(
+        &mut self,
+        keys: &[Vec<u8>],
+        see: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), BenchError> {
+        for (at, key) in keys.iter().enumerate() {
+            self.get(key, &mut |value| see(at, value))?;
+        }
+        Ok(())
+    }
+
     /// Shows entries to `see` in order until it returns false: from `from` in `direction`, or from
     /// the first or last one.
     fn scan(

@@ -159,6 +159,19 @@ impl Session for Client<'_> {
         Ok(value.is_some())
     }
 
+    fn multi_get(
+        &mut self,
+        keys: &[Vec<u8>],
+        see: &mut dyn FnMut(usize, &[u8]),
+    ) -> std::result::Result<(), BenchError> {
+        for (at, value) in self.db.multi_get(keys)?.into_iter().enumerate() {
+            if let Some(value) = value {
+                see(at, &value);
+            }
+        }
+        Ok(())
+    }
+
     fn scan(
         &mut self,
         from: Option<&[u8]>,

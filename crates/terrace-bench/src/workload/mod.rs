@@ -87,6 +87,8 @@ pub(crate) enum Role {
     DeleteRandom,
     ReadRandom,
     ReadHot,
+    /// Reads several random keys in one call.
+    ReadMany,
     ReadMissing,
     ScanForward,
     ScanBackward,
@@ -114,6 +116,7 @@ impl Role {
             Step::FillUniqueRandom => Some(Role::WriteShuffled),
             Step::ReadRandom | Step::ReadWhileWriting => Some(Role::ReadRandom),
             Step::ReadHot => Some(Role::ReadHot),
+            Step::MultiReadRandom => Some(Role::ReadMany),
             Step::ReadMissing => Some(Role::ReadMissing),
             Step::ReadSeq => Some(Role::ScanForward),
             Step::ReadReverse => Some(Role::ScanBackward),
@@ -151,6 +154,7 @@ impl Role {
             Role::Queue => config.num.saturating_mul(queue::OPS_OF_A_KEY),
             Role::ReadRandom
             | Role::ReadHot
+            | Role::ReadMany
             | Role::ReadMissing
             | Role::Seek
             | Role::Update
@@ -167,6 +171,7 @@ impl Role {
             self,
             Role::ReadRandom
                 | Role::ReadHot
+                | Role::ReadMany
                 | Role::ReadMissing
                 | Role::Seek
                 | Role::Update
@@ -247,6 +252,7 @@ pub(crate) fn run(
             | Role::DeleteRandom => client.write(role, &mut pace),
             Role::ReadRandom => client.read(work.config.num, &mut pace),
             Role::ReadHot => client.read(work.config.num.div_ceil(100), &mut pace),
+            Role::ReadMany => client.read_many(&mut pace),
             Role::ReadMissing => client.read_missing(&mut pace),
             Role::ScanForward => client.scan(&mut pace, Direction::Forward),
             Role::ScanBackward => client.scan(&mut pace, Direction::Backward),

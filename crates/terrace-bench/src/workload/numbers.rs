@@ -114,6 +114,50 @@ impl Client<'_> {
         Ok(())
     }
 
+    /// Reads keys, `batch_count` in one call.
+    pub(super) fn read_many(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
+        let config = self.work.config;
+        let checks = self.work.checks;
+        let mut done = 0;
+        while done < config.reads() && !self.work.meter.is_stopped() {
+            let count = (config.batch_count as u64).min(config.reads() - done);
+            pace.begin(count);
+            let numbers: Vec<u64> = (0..count).map(|_| self.rng.u64(0..config.num)).collect();
+            let key = |&number: &u64| self.keys.key(number).to_vec();
+            let keys: Vec<Vec<u8>> = numbers.iter().map(key).collect();
+            let exactly = |at: usize| (done + at as u64).is_multiple_of(CHECK_EVERY);
+            let mut bytes = count * config.key_bytes as u64;
+            let mut found = vec![false; keys.len()];
+            let mut wrong = None;
+            let values = &mut self.values;
+            self.session.multi_get(&keys, &mut |at, value| {
+                found[at] = true;
+                bytes += value.len() as u64;
+                let number = numbers[at];
+                if checks && !is_right(values, number, value, exactly(at)) {
+                    let both = [values.expected(number, value), value].map(Found::of);
+                    wrong.get_or_insert((at, both));
+                }
+            })?;
+            if let Some((at, [expected, found])) = wrong {
+                return Err(BenchError::wrong(&keys[at], &expected, &found));
+            }
+            for (at, (number, found)) in numbers.iter().zip(found).enumerate() {
+                if found {
+                    pace.found();
+                    if exactly(at) && checks {
+                        pace.checked();
+                    }
+                } else if checks && self.work.known.must_have(*number) {
+                    self.ask_again(*number)?;
+                }
+            }
+            pace.finished(count, bytes);
+            done += count;
+        }
+        Ok(())
+    }
+
     /// Reads keys and writes each one back.
     pub(super) fn update(&mut self, pace: &mut Pace<'_>) -> Result<(), BenchError> {
         let config = self.work.config;

@@ -115,6 +115,8 @@ fn lies_are_found_out() {
         };
         for (lie, role, said) in [
             (Lie::Lose, Role::ReadRandom, "lost an acknowledged write"),
+            (Lie::Lose, Role::ReadMany, "lost an acknowledged write"),
+            (Lie::Change, Role::ReadMany, "wrong value"),
             (Lie::Lose, Role::Update, "lost an acknowledged write"),
             (Lie::Lose, Role::Mix, "lost an acknowledged write"),
             (Lie::Change, Role::ReadRandom, "wrong value"),

@@ -19,6 +19,7 @@ Benchmarks, with db_bench's names and meanings (each thread does the whole numbe
   filluniquerandom        num keys in random order, each once, into a fresh database
   overwrite               num random keys, into the existing database
   readrandom readhot      reads random keys; random keys of the first hundredth
+  multireadrandom         readrandom, batch-size keys in one call
   readmissing             reads absent keys
   readseq readreverse     reads entries in order; in reverse order
   seekrandom              seeks to a random key and reads seek-nexts entries
@@ -113,7 +114,7 @@ pub(crate) struct BenchArgs {
     /// Client threads [default: 1].
     #[arg(long, value_name = "COUNT")]
     pub(crate) threads: Option<usize>,
-    /// Entries of one write [default: 1].
+    /// Entries of one write, and keys of one read of multireadrandom [default: 1].
     #[arg(long, value_name = "COUNT")]
     pub(crate) batch_size: Option<usize>,
     /// Entries read after each seek [default: 10].
@@ -160,6 +161,9 @@ pub(crate) struct BenchArgs {
     /// level but the last. 0: merges share the other threads [default: 0].
     #[arg(long, value_name = "COUNT")]
     pub(crate) merge_threads: Option<usize>,
+    /// Threads that take part in point reads whose key is not in a memtable, 0 to 64 [default: 0].
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) read_workers: Option<usize>,
     /// Whether rows are searched by forward pointers, "true" or "false", in matrixkv [default:
     /// true].
     #[arg(long, value_name = "BOOL")]

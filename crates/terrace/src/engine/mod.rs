@@ -21,6 +21,7 @@ mod picker;
 mod queue;
 mod quiesce;
 pub(crate) mod read;
+mod read_workers;
 pub(crate) mod recover;
 pub(crate) mod rest;
 #[cfg(test)]
@@ -53,6 +54,7 @@ use admission::VainWaits;
 use calls::Calls;
 use held::HeldViews;
 use jobs::Jobs;
+use read_workers::ReadWorkers;
 use throttle::Throttle;
 use view::{Parts, Views};
 use workers::ThreadPool;
@@ -71,19 +73,20 @@ impl Stages {
     pub(crate) fn parts(&self, shared: &Shared) -> Parts {
         let tokens = shared.ranges.take_tokens();
         let ranges = shared.ranges.set_above(|| self.bottom.ranges());
+        // Newest first (V1).
+        let mut sources = self.front.sources();
+        let buffer_at = sources.len();
+        sources.extend(self.buffer.iter().flat_map(|buffer| buffer.sources()));
+        let bottom_at = sources.len();
+        sources.extend(self.bottom.sources());
+        failpoint!(SourceOrder => sources.reverse());
         Parts {
-            sources: self.sources(),
+            sources,
+            buffer_at,
+            bottom_at,
             ranges,
             tokens,
         }
-    }
-
-    /// Returns all sources, newest first (V1).
-    fn sources(&self) -> Sources {
-        let mut sources = self.sources_above();
-        sources.extend(self.bottom.sources());
-        failpoint!(SourceOrder => sources.reverse());
-        sources
     }
 
     /// Returns the job that flushes a sealed memtable.
@@ -168,6 +171,8 @@ pub(crate) struct Engine {
     /// The sizes of the front.
     shape: FrontShape,
     pub(crate) views: Views,
+    /// `None`: each read searches alone.
+    read_workers: Option<ReadWorkers>,
     /// The views that iterators hold between chunks.
     pub(crate) held: HeldViews,
     pub(crate) jobs: Jobs,
@@ -199,6 +204,7 @@ impl Engine {
                 ThreadPool::new(&shared.options, &stages),
             ),
             views,
+            read_workers: ReadWorkers::new(shared.options.read_worker_count()),
             held: HeldViews::default(),
             throttle,
             shape: stages.front.shape(),

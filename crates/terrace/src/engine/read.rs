@@ -3,12 +3,14 @@
 //! One read, one point: every answer is the state of the database at one number and one time, which
 //! held together at an instant of the call (docs/concurrency.md, "One read, one point").
 
+use std::sync::Arc;
+
 use crate::canary::{self, failpoint};
 use crate::error::{Error, Result};
 use crate::metrics::OpCounter;
 use crate::parts::expiry::{Millis, is_past};
 use crate::parts::snapshots::ReadPoint;
-use crate::stages::{Lookup, Probe, Read, ReadStats, Shared};
+use crate::stages::{Lookup, Probe, Read, ReadStats, Shared, Source};
 use crate::types::{DEFAULT_KEYSPACE, key_hash};
 
 use super::Engine;
@@ -21,8 +23,12 @@ const LOOKS_MAX: u32 = 64;
 
 /// Returns the entry of a key in the newest source that contains it.
 #[inline]
-fn search(view: &View, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
-    for source in &view.sources {
+pub(super) fn search(
+    sources: &[Arc<dyn Source>],
+    probe: &Probe<'_>,
+    stats: &mut ReadStats,
+) -> Result<Option<Lookup>> {
+    for source in sources {
         if let Some(hit) = source.get(probe, stats)? {
             return Ok(Some(hit));
         }
@@ -92,6 +98,21 @@ impl Engine {
         Ok(found)
     }
 
+    /// Returns the entry of a key in the newest source that contains it, with the help of idle read
+    /// workers.
+    #[inline]
+    fn search(
+        &self,
+        view: &Arc<View>,
+        probe: &Probe<'_>,
+        stats: &mut ReadStats,
+    ) -> Result<Option<Lookup>> {
+        match &self.read_workers {
+            None => search(&view.sources, probe, stats),
+            Some(workers) => workers.search(view, probe, stats),
+        }
+    }
+
     /// Returns the value of a key at some instant of the call.
     ///
     /// A read registers nothing, so jobs may remove versions that it should see. It therefore
@@ -111,7 +132,7 @@ impl Engine {
             probe.at = self.shared.sequencer.visible();
             let view = self.views.pin();
             canary::stand_still();
-            let hit = search(&view, probe, stats)?;
+            let hit = self.search(&view, probe, stats)?;
             if let Some(found) = self.judge(&view, probe, hit, time) {
                 return Ok(found);
             }
@@ -135,7 +156,7 @@ impl Engine {
         probe.at = seq;
         let view = self.views.pin();
         canary::stand_still();
-        let hit = search(&view, probe, stats)?;
+        let hit = self.search(&view, probe, stats)?;
         Ok(value_at(&view, probe, hit, time))
     }
 
@@ -201,6 +222,7 @@ impl Engine {
             (OpCounter::CacheHits, stats.cache_hits),
             (OpCounter::CacheMisses, stats.blocks_read),
             (OpCounter::RelinkRetries, stats.relink_retries),
+            (OpCounter::ParallelReads, stats.parallel),
         ] {
             if amount > 0 {
                 counters.add(counter, amount);

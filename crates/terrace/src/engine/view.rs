@@ -26,6 +26,10 @@ use crate::stages::{Garbage, Sources};
 /// The state that a read sees.
 pub(crate) struct View {
     pub(crate) sources: Sources,
+    /// The number of sources of the front.
+    pub(crate) buffer_at: usize,
+    /// The number of sources of front and buffer.
+    pub(crate) bottom_at: usize,
     /// The range deletes over keys of the sources; `None` without any.
     pub(crate) ranges: Option<Arc<RangeSet>>,
     tail: Arc<Tail>,
@@ -34,6 +38,8 @@ pub(crate) struct View {
 /// The parts that a view is built from.
 pub(crate) struct Parts {
     pub(crate) sources: Sources,
+    pub(crate) buffer_at: usize,
+    pub(crate) bottom_at: usize,
     pub(crate) ranges: Option<Arc<RangeSet>>,
     /// Dropped when no view before this one is left.
     pub(crate) tokens: Vec<Arc<()>>,
@@ -78,6 +84,8 @@ impl Views {
     pub(crate) fn new(parts: Parts) -> Views {
         let view = View {
             sources: parts.sources,
+            buffer_at: parts.buffer_at,
+            bottom_at: parts.bottom_at,
             ranges: parts.ranges,
             tail: Arc::default(),
         };
@@ -135,11 +143,15 @@ impl Views {
         let tail: Arc<Tail> = Arc::default();
         let Parts {
             sources,
+            buffer_at,
+            bottom_at,
             ranges,
             tokens,
         } = build();
         let view = Arc::new(View {
             sources,
+            buffer_at,
+            bottom_at,
             ranges,
             tail: Arc::clone(&tail),
         });
@@ -164,6 +176,8 @@ mod tests {
     fn nothing() -> Parts {
         Parts {
             sources: Vec::new(),
+            buffer_at: 0,
+            bottom_at: 0,
             ranges: None,
             tokens: Vec::new(),
         }

@@ -135,7 +135,7 @@ impl Engine {
                 })?;
             threads.push(thread);
         }
-        Ok(())
+        self.read_workers.as_ref().map_or(Ok(()), |it| it.start())
     }
 
     /// Stops the workers after their current steps, and waits for calls of other threads that may
@@ -154,6 +154,9 @@ impl Engine {
             if thread.thread().id() != me {
                 let _ = thread.join();
             }
+        }
+        if let Some(read_workers) = &self.read_workers {
+            read_workers.stop();
         }
         self.wait_for_calls();
         let mut state = self.jobs.state.lock();

@@ -129,8 +129,10 @@ counters! {
         GetHits => get_hit_count;
         /// Sources searched by point reads, except those ruled out by filters.
         GetSources => get_source_count;
-        /// Tables that a filter ruled out.
+        /// Tables and memtables that a filter ruled out.
         FilterSaved => filter_saved_count;
+        /// Point reads that read workers took part in.
+        ParallelReads => parallel_read_count;
         /// Searches restarted because a merge moved a node under them.
         RelinkRetries => relink_retry_count;
         /// Bytes written to log files (medium `Dram`).

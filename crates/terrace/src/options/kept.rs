@@ -263,6 +263,7 @@ mod tests {
                 BackgroundOptions {
                     workers: _,
                     merge_threads: _,
+                    read_workers: _,
                 },
         } = unusual();
         let FrontOptions {

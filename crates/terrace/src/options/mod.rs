@@ -32,6 +32,8 @@ const PM_MEMTABLE_FACTOR: u64 = 8;
 const PM_MEMTABLE_PARTS_MIN: (u64, u64) = (16, 4);
 /// The number of merges that can run at a time (parts/redo/layout.rs).
 pub(crate) const MERGES_MAX: usize = 11;
+/// A read has few sources to search at the same time.
+const READ_WORKERS_MAX: usize = 64;
 /// The minimum size of a memtable that follows the size of a pool or of a disk.
 pub(crate) const MEMTABLE_BYTES_SMALL: u64 = 64 << 10;
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -329,6 +331,15 @@ pub struct BackgroundOptions {
     /// of the processor for clients. Default: 0. Range: 0 to 11: no more merges run at a time.
     /// Changes: on reopen.
     pub merge_threads: usize,
+    /// Threads that take part in point reads whose key is probably not in a memtable or a table of
+    /// the buffer: they search levels of the bottom at the same time (NoveLSM, section 4.5).
+    /// Memtables then have filters in memory, a hundredth of their size, unless `memory_bytes` is
+    /// set. 0: each read searches all sources itself. Without effect with `Manual`, and with
+    /// `read_only`.
+    /// Larger: shorter reads if a search of the bottom takes longer than to wake a thread (several
+    /// microseconds), as with reads from a device, and cores are idle; otherwise longer ones.
+    /// Default: 0. Range: 0 to 64. Changes: on reopen.
+    pub read_workers: usize,
 }
 
 /// The threads that run background jobs.
@@ -363,6 +374,14 @@ impl Options {
                 let drains_to_files = design.keeps_data_in_pool() && design.keeps_table_files();
                 Some((cores / 2).max(1) + usize::from(drains_to_files))
             }
+        }
+    }
+
+    /// Returns the number of threads that take part in point reads.
+    pub(crate) fn read_worker_count(&self) -> usize {
+        match self.background.workers {
+            Workers::Auto | Workers::Threads(_) => self.background.read_workers,
+            Workers::Manual => 0,
         }
     }
 
@@ -517,6 +536,13 @@ impl Options {
             merge_threads <= MERGES_MAX,
             format!(
                 "background.merge_threads is {merge_threads}, but must be at most {MERGES_MAX}"
+            ),
+        );
+        let read_workers = self.background.read_workers;
+        check(
+            read_workers <= READ_WORKERS_MAX,
+            format!(
+                "background.read_workers is {read_workers}, but must be at most {READ_WORKERS_MAX}"
             ),
         );
         if let Workers::Threads(n) = self.background.workers {

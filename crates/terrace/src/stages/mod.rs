@@ -68,6 +68,9 @@ pub(crate) use sealed::{
     ApartBytes, Form, ListImage, Readers, RewriteApart, SealApart, Sealed, retired,
 };
 pub(crate) use shared::{Folder, Shared};
-pub(crate) use source::{Census, Lookup, NamedFile, Probe, Read, ReadStats, Source, Sources};
+pub(crate) use source::{
+    Census, ListReads, Lookup, NamedFile, Prediction, Probe, Read, ReadStats, Source, Sources,
+    read_each,
+};
 pub(crate) use spare::{Spare, SpareBytes, SpareSize, Spares};
 pub(crate) use survival::Survival;

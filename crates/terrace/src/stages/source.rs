@@ -16,7 +16,8 @@ use crate::parts::expiry::{Millis, Value};
 use crate::parts::iter::Cursor;
 use crate::parts::key::{Place, Target};
 use crate::parts::manifest::item::Item;
-use crate::parts::skiplist::Node;
+use crate::parts::skiplist::search::Found;
+use crate::parts::skiplist::{GROUP_MAX, Node, SkipList};
 use crate::types::{EntryKind, SEQ_MAX, SeqNo};
 
 /// A point read.
@@ -108,15 +109,109 @@ pub(crate) struct Read<'a> {
     pub(crate) answer: Option<Lookup>,
 }
 
+/// The bytes of each value that a group of reads prefetches before it copies the first of them.
+const VALUE_AHEAD: usize = 256;
+
+/// The rules of reading the keys of a list: one at a time, or many in groups, whose cache misses
+/// overlap.
+pub(crate) trait ListReads {
+    fn list(&self) -> &SkipList;
+    /// Returns the place to search for, or `None` if the list cannot have the key; counts either.
+    fn begin<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>>;
+    /// Returns the first node at or after a target, or 0, where a search found it.
+    fn node_of(&self, _: &Target<'_>, found: Found, _: &mut ReadStats) -> Result<u64> {
+        Ok(found.node)
+    }
+    /// Converts the node of a sought key to an answer.
+    fn answer(&self, node: &Node<'_>) -> Result<Lookup> {
+        Lookup::from_node(node)
+    }
+
+    /// Answers one read.
+    #[inline]
+    fn read_one(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        let Some(target) = self.begin(probe, stats) else {
+            return Ok(None);
+        };
+        let found = self.list().seek(&target)?;
+        let off = self.node_of(&target, found, stats)?;
+        if off == 0 {
+            return Ok(None);
+        }
+        let node = self.list().node(off)?;
+        if !node.same_key(probe.keyspace, probe.key) {
+            return Ok(None);
+        }
+        self.answer(&node).map(Some)
+    }
+
+    /// Answers those of many reads that have no answer yet, as single reads would.
+    fn read_groups(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        let list = self.list();
+        let mut targets = Vec::with_capacity(GROUP_MAX);
+        let mut group = Vec::with_capacity(GROUP_MAX);
+        let mut open = reads.iter_mut().filter(|read| read.answer.is_none());
+        // BOUND: each iteration takes reads from a finite number.
+        loop {
+            targets.clear();
+            group.clear();
+            while targets.len() < GROUP_MAX
+                && let Some(read) = open.next()
+            {
+                if let Some(target) = self.begin(&read.probe, stats) {
+                    targets.push(target);
+                    group.push(read);
+                }
+            }
+            if group.is_empty() {
+                return Ok(());
+            }
+            let mut nodes = [None; GROUP_MAX];
+            let found = list.seek_group(&targets)?;
+            for ((target, found), node) in targets.iter().zip(found).zip(&mut nodes) {
+                let off = self.node_of(target, found, stats)?;
+                if off == 0 {
+                    continue;
+                }
+                let first = list.node(off)?;
+                if first.same_key(target.keyspace, target.key) {
+                    let value = first.value()?;
+                    prefetch(&value[..value.len().min(VALUE_AHEAD)]);
+                    *node = Some(first);
+                }
+            }
+            for (read, node) in group.iter_mut().zip(&nodes) {
+                if let Some(node) = node {
+                    read.answer = Some(self.answer(node)?);
+                }
+            }
+        }
+    }
+}
+
 /// Counts of one point read, which are added to the counters at its end.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadStats {
     pub(crate) sources: u64,
     pub(crate) filter_saved: u64,
+    /// Searches that read workers took part in.
+    pub(crate) parallel: u64,
     pub(crate) relink_retries: u64,
     /// Blocks that came from the cache, and from files.
     pub(crate) cache_hits: u64,
     pub(crate) blocks_read: u64,
+}
+
+impl ReadStats {
+    /// Adds the counts of another thread.
+    pub(crate) fn add(&mut self, other: &ReadStats) {
+        self.sources += other.sources;
+        self.filter_saved += other.filter_saved;
+        self.parallel += other.parallel;
+        self.relink_retries += other.relink_retries;
+        self.cache_hits += other.cache_hits;
+        self.blocks_read += other.blocks_read;
+    }
 }
 
 /// The findings of a walk over everything.
@@ -145,16 +240,50 @@ impl Census {
     }
 }
 
+/// Answers those of many reads that have no answer yet, one after another.
+pub(crate) fn read_each<S: Source + ?Sized>(
+    source: &S,
+    reads: &mut [Read<'_>],
+    stats: &mut ReadStats,
+) -> Result<()> {
+    for read in reads.iter_mut().filter(|read| read.answer.is_none()) {
+        read.answer = source.get(&read.probe, stats)?;
+    }
+    Ok(())
+}
+
+/// What a filter says about a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prediction {
+    /// Certain.
+    Miss,
+    /// Wrong for one absent key in a hundred or less.
+    Hit,
+    /// There is no filter.
+    Unknown,
+}
+
+impl Prediction {
+    /// Returns the prediction of a filter that may have the key or not.
+    pub(crate) fn of(may_contain: bool) -> Prediction {
+        match may_contain {
+            true => Prediction::Hit,
+            false => Prediction::Miss,
+        }
+    }
+}
+
 /// A sorted set of entries that a reader may consult.
 pub(crate) trait Source: Send + Sync {
     /// Returns the newest entry for the probe's key that the probe may see.
     fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>>;
-    /// Does the same for those of many reads, ascending by key, that have no answer yet.
+    /// Predicts whether a search finds a key of this hash, by filters in memory or in the pool.
+    fn predict(&self, _hash: u64) -> Prediction {
+        Prediction::Unknown
+    }
+    /// Does the same as `get` for those of many reads, ascending by key, that have no answer yet.
     fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
-        for read in reads.iter_mut().filter(|read| read.answer.is_none()) {
-            read.answer = self.get(&read.probe, stats)?;
-        }
-        Ok(())
+        read_each(self, reads, stats)
     }
     /// Returns an unpositioned cursor.
     fn cursor(&self) -> Box<dyn Cursor>;

@@ -41,6 +41,7 @@ mod pieces;
 mod pools;
 mod ranges;
 mod read_only;
+mod reads;
 mod refusals;
 mod reopen;
 mod repair;

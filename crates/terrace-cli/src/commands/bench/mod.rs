@@ -108,6 +108,8 @@ fn config(args: &BenchArgs, store: &StoreArgs) -> Result<BenchConfig, CliError> 
     }
     let merge_threads = &mut options.background.merge_threads;
     *merge_threads = args.merge_threads.unwrap_or(*merge_threads);
+    let read_workers = &mut options.background.read_workers;
+    *read_workers = args.read_workers.unwrap_or(*read_workers);
     if args.sync {
         options.durability = Durability::Sync;
     }
@@ -252,6 +254,7 @@ fn check_options_of(kind: StoreKind, args: &BenchArgs, store: &StoreArgs) -> Res
         ("--levels", args.levels.is_some()),
         ("--workers", args.workers.is_some()),
         ("--merge-threads", args.merge_threads.is_some()),
+        ("--read-workers", args.read_workers.is_some()),
         ("--hints", args.hints.is_some()),
         ("--columns", args.columns.is_some()),
         ("--flattened", args.flattened.is_some()),

@@ -10,6 +10,8 @@
 //!   F2  A key that was inserted is always found, unless the medium lost a bit, which `verify`
 //!       detects.
 //!
+//! A memtable has a filter that takes keys as long as it is written (growing.rs).
+//!
 //! A table in a file stores the same bytes in a filter block, which is held in memory while it is
 //! used.
 //!
@@ -18,6 +20,7 @@
 mod block;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
+mod growing;
 mod layout;
 #[cfg(test)]
 mod tests;
@@ -28,6 +31,7 @@ use std::sync::atomic::Ordering;
 use terrace_media::{Extent, Purpose, Region, Span};
 
 pub(crate) use block::FilterBlock;
+pub(crate) use growing::GrowingFilter;
 
 use crate::canary::failpoint;
 use crate::parts::codec::{self, DecodeError};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrace_media::{Backing, Extent, Pool, PoolConfig, Prefault, Purpose};
 
 use super::layout::{BLOCK_BYTES, FilterHeader};
-use super::{Filter, FilterBuilder};
+use super::{Filter, FilterBuilder, GrowingFilter};
 
 fn pool() -> Pool {
     Pool::create(PoolConfig {
@@ -183,4 +183,35 @@ fn hostile_headers_are_refused() {
             assert!((1..=8).contains(&header.probes));
         }
     }
+}
+
+/// A filter that several threads fill denies no key of any of them, and few others.
+#[test]
+fn growing_filters_deny_only_absent_keys() {
+    const KEYS: u64 = 40_000;
+    let filter = GrowingFilter::new(4 * KEYS * 128);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let filter = &filter;
+            scope.spawn(move || {
+                for n in thread * KEYS..(thread + 1) * KEYS {
+                    filter.insert(hash(n));
+                    assert!(filter.may_contain(hash(n)));
+                }
+            });
+        }
+    });
+    assert!((0..4 * KEYS).all(|n| filter.may_contain(hash(n))));
+    let passed = (4 * KEYS..8 * KEYS).filter(|n| filter.may_contain(hash(*n)));
+    let passed = passed.count() as u64;
+    assert!(
+        passed * 50 < 4 * KEYS,
+        "{passed} of {} absent keys pass",
+        4 * KEYS
+    );
+    // One too small for its keys, or for any.
+    let small = GrowingFilter::new(0);
+    assert!(!small.may_contain(hash(1)));
+    (0..1000).for_each(|n| small.insert(hash(n)));
+    assert!((0..1000).all(|n| small.may_contain(hash(n))));
 }

@@ -18,6 +18,7 @@ mod check;
 #[cfg(feature = "decoders")]
 pub(crate) mod decoders;
 pub(crate) mod fingers;
+mod group;
 pub(crate) mod insert;
 pub(crate) mod layout;
 pub(crate) mod node;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use terrace_media::Region;
 
 pub(crate) use check::{Visit, check_node};
+pub(crate) use group::GROUP_MAX;
 pub(crate) use insert::Approach;
 pub(crate) use node::{NewNode, Node};
 use search_hints::SearchHints;

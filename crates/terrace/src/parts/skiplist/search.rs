@@ -22,10 +22,10 @@ const KEY_LINE: u64 = 55;
 
 /// The number of steps after which a search hint is abandoned. One node in a thousand is so far
 /// behind its predecessor on the level above.
-const SHORTCUT_STEPS: u32 = 16;
+pub(super) const SHORTCUT_STEPS: u32 = 16;
 
 /// The result of a search.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The first node at or after the target, or 0 at the end.
     pub(crate) node: u64,
@@ -42,6 +42,16 @@ pub(crate) struct Search {
     bounded_by: u64,
     level: usize,
     steps: u32,
+    /// The first node that the search stepped to after the head, or 0.
+    first: u64,
+}
+
+impl Search {
+    /// Returns the first node that the search stepped to after the head, or 0 if there is none.
+    #[inline]
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
 }
 
 /// The last node before a target (possibly the head) and the one after it, on each level.
@@ -105,6 +115,7 @@ impl SkipList {
             bounded_by: 0,
             level: self.top_level()?,
             steps: 0,
+            first: 0,
         };
         Ok(match self.find_candidate(&mut search)? {
             true => Some(search),
@@ -122,6 +133,9 @@ impl SkipList {
     ) -> Result<Option<u64>, DecodeError> {
         let candidate = search.candidate;
         if Node::read(&self.region, candidate)?.compare(target) == Order::Less {
+            if search.first == 0 {
+                search.first = candidate;
+            }
             search.current = candidate;
             search.steps += 1;
             if search.steps > STEPS_MAX {
@@ -215,13 +229,13 @@ impl SkipList {
         Ok(Node::read(&self.region, off)?.compare(target) == Order::Less)
     }
 
-    /// Prefetches the node after the one at `off` on level 0.
+    /// Prefetches and returns the node after the one at `off` on level 0, or returns 0 at the end.
     #[inline]
-    pub(super) fn expect_next(&self, off: u64) -> Result<(), DecodeError> {
+    pub(super) fn expect_next(&self, off: u64) -> Result<u64, DecodeError> {
         let next = next(&self.region, off, 0)?;
         self.region.prefetch(next);
         self.region.prefetch(next.wrapping_add(KEY_LINE));
-        Ok(())
+        Ok(next)
     }
 
     /// Returns the neighbours of `target` on `level`, if they are within a few steps after `from`,

@@ -5,7 +5,9 @@ use std::ops::Bound;
 use std::sync::atomic::AtomicU64;
 
 use super::{Entry, Sample, awkward_entries};
+use crate::parts::skiplist::GROUP_MAX;
 use crate::parts::skiplist::layout::HEIGHT_MAX;
+use crate::parts::skiplist::node::link_word;
 use crate::types::SEQ_MAX;
 
 /// The model: the offset and height of each entry's node.
@@ -133,4 +135,58 @@ fn estimates_are_near() {
         assert!(estimate <= 3 * truth && truth <= 3 * estimate);
     }
     assert!(exact > 50, "short ranges are among them");
+}
+
+/// Searches in turns find what single searches find, wherever hints lead, in groups of every size.
+#[test]
+fn groups_agree_with_single_searches() {
+    for (seed, count) in [
+        (1, 0),
+        (2, 0),
+        (3, 1),
+        (4, 1),
+        (5, 40),
+        (6, 600),
+        (7, 600),
+        (8, 5000),
+    ] {
+        let (sample, model) = sample(seed, count);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut places = places(&mut rng, &model);
+        // Ascending as reads are, and in any order.
+        if seed % 4 < 2 {
+            places.sort();
+        } else {
+            rng.shuffle(&mut places);
+        }
+        let mut rest = &places[..];
+        while !rest.is_empty() {
+            let (group, others) = rest.split_at(rng.usize(1..=GROUP_MAX).min(rest.len()));
+            rest = others;
+            let targets: Vec<_> = group.iter().map(Entry::target).collect();
+            let found = sample.list.seek_group(&targets).unwrap();
+            for (place, found) in group.iter().zip(found) {
+                let single = sample.list.seek(&place.target()).unwrap();
+                assert_eq!(found, single, "seed {seed}, {place:?}");
+                assert_eq!(found.node, from(&model, place, 0).unwrap_or(0));
+            }
+        }
+    }
+}
+
+/// A group does not follow links in a cycle for ever.
+#[test]
+fn groups_end_on_damaged_links() {
+    let (sample, model) = sample(1, 600);
+    let last = model.values().next_back().unwrap().0;
+    let first = model.values().next().unwrap().0;
+    let link = link_word(sample.list.region(), last, 0).unwrap();
+    link.store(first, std::sync::atomic::Ordering::Release);
+    let place = Entry::new(u32::MAX, b"z", 0, b"");
+    assert!(
+        sample
+            .list
+            .seek_group(&[place.target(), place.target()])
+            .is_err()
+    );
 }

@@ -51,8 +51,8 @@ use crate::parts::skiplist::layout::{HEIGHT_MAX, LINK_DEAD};
 use crate::parts::skiplist::node::{link_at, link_word};
 use crate::parts::skiplist::{NewNode, SkipList};
 use crate::stages::{
-    Bottom, Census, Drain, IngestWriter, Job, Lookup, Need, Probe, RangeRequest, ReadStats, Shared,
-    Source, Sources, Takes, Urgency,
+    Bottom, Census, Drain, IngestWriter, Job, ListReads, Lookup, Need, Probe, RangeRequest, Read,
+    ReadStats, Shared, Source, Sources, Takes, Urgency,
 };
 use crate::types::{EntryKind, SeqNo};
 
@@ -248,21 +248,28 @@ impl Inner {
     }
 }
 
-impl Source for Inner {
-    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+impl ListReads for Inner {
+    fn list(&self) -> &SkipList {
+        &self.list
+    }
+
+    #[inline]
+    fn begin<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>> {
         stats.sources += 1;
         // No frontier is needed here. An unlinked node keeps its links (S3), and they lead to nodes
         // that were in the list when it was unlinked; a key linked after it since then came from a
-        // source that the reader has searched already or was written after the read began.
-        let off = self.list.seek(&probe.target_below_front())?.node;
-        if off == 0 {
-            return Ok(None);
-        }
-        let node = self.list.node(off)?;
-        if !node.same_key(probe.keyspace, probe.key) {
-            return Ok(None);
-        }
-        Lookup::from_node(&node).map(Some)
+        // table of the reader's view, which still has it, or was written after the read began.
+        Some(probe.target_below_front())
+    }
+}
+
+impl Source for Inner {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        self.read_one(probe, stats)
+    }
+
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        self.read_groups(reads, stats)
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {

@@ -31,8 +31,11 @@ use crate::parts::manifest::State;
 use crate::parts::ranges::{LateKeys, SeqBound};
 use crate::parts::skiplist::SkipList;
 use crate::parts::skiplist::layout::{LEFT_OUT_AT, TABLE_HEADER_BYTES, TABLE_NODES_AT};
+use crate::parts::skiplist::search::Found;
 use crate::parts::skiplist::walk::Walk;
-use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Shared, Source};
+use crate::stages::{
+    Census, ListReads, Lookup, Prediction, Probe, Read, ReadStats, Readers, Shared, Source,
+};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: after this many restarts a point read takes the latch, and the merge waits for it.
@@ -176,22 +179,47 @@ impl Table {
     }
 }
 
-impl Source for Table {
-    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+impl ListReads for Table {
+    fn list(&self) -> &SkipList {
+        &self.list
+    }
+
+    #[inline]
+    fn begin<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>> {
         if !self.may_contain(probe.hash) {
             stats.filter_saved += 1;
-            return Ok(None);
+            return None;
         }
         stats.sources += 1;
-        let off = self.seek(&probe.target_below_front(), stats)?;
-        if off == 0 {
-            return Ok(None);
+        Some(probe.target_below_front())
+    }
+
+    #[inline]
+    fn node_of(&self, target: &Target<'_>, found: Found, stats: &mut ReadStats) -> Result<u64> {
+        if self.path_is_sound(found.first)? {
+            return Ok(found.node);
         }
-        let node = self.list.node(off)?;
-        if !node.same_key(probe.keyspace, probe.key) {
-            return Ok(None);
+        stats.relink_retries += 1;
+        std::hint::spin_loop();
+        Ok(self.seek(target, stats)?)
+    }
+}
+
+impl Source for Table {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        self.read_one(probe, stats)
+    }
+
+    fn predict(&self, hash: u64) -> Prediction {
+        let filters = self.filters.load();
+        match filters.is_empty() {
+            true => Prediction::Unknown,
+            false => Prediction::of(filters.iter().any(|filter| filter.may_contain(hash))),
         }
-        Lookup::from_node(&node).map(Some)
+    }
+
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        self.read_groups(reads, stats)
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {

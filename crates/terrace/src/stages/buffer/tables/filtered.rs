@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::parts::filter::{FilterBlock, FilterBuilder};
 use crate::parts::iter::Cursor;
 use crate::parts::key::{Place, Target};
-use crate::stages::{Census, Lookup, Probe, ReadStats, Shared, Source};
+use crate::stages::{Census, Lookup, Prediction, Probe, ReadStats, Shared, Source};
 use crate::types::{SeqNo, key_hash};
 
 /// A filter that is being built.
@@ -57,6 +57,10 @@ impl Source for Filtered {
             return Ok(None);
         }
         self.source.get(probe, stats)
+    }
+
+    fn predict(&self, hash: u64) -> Prediction {
+        Prediction::of(self.filter.may_contain(hash))
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {

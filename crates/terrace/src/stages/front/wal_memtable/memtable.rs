@@ -17,15 +17,19 @@ use super::in_log::{self, Values, logged_bytes};
 use super::index::{Approach, Index};
 use crate::canary::{self, Canary};
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::parts::batch::Batch;
+use crate::parts::filter::GrowingFilter;
 use crate::parts::iter::Cursor;
 use crate::parts::key::{Place, Target};
 use crate::parts::log::{ListLog, Log, LogEntry};
 use crate::parts::memory::{Lease, Memory as Budget, OutOfBudget};
 use crate::parts::ranges::{LateKeys, RangeDelete};
-use crate::parts::skiplist::NewNode;
 use crate::parts::skiplist::search_hints::SearchHints;
-use crate::stages::{Census, Lookup, Probe, ReadStats, Readers, Source};
+use crate::parts::skiplist::{NewNode, Node, SkipList};
+use crate::stages::{
+    Census, ListReads, Lookup, Probe, Read, ReadStats, Readers, Source, read_each,
+};
 use crate::types::{EntryKind, SeqNo, key_hash};
 
 /// BOUND: more unused arenas than this are returned to the system.
@@ -62,12 +66,16 @@ struct Memory {
 pub(super) struct Arenas {
     idle: Mutex<Vec<Memory>>,
     budget: Arc<Budget>,
+    /// Whether memtables have filters.
+    filters: bool,
 }
 
 impl Arenas {
     /// Creates an empty list of arenas within a budget.
-    pub(super) fn new(budget: &Arc<Budget>) -> Arenas {
+    pub(super) fn new(budget: &Arc<Budget>, options: &Options) -> Arenas {
         Arenas {
+            // A memory budget has no row for them.
+            filters: options.read_worker_count() > 0 && !budget.is_limited(),
             idle: Mutex::default(),
             budget: Arc::clone(budget),
         }
@@ -199,6 +207,8 @@ struct Counted {
 pub(super) struct Memtable {
     pub(super) id: u64,
     pub(super) index: Index,
+    /// Has every key, unless it is `None`.
+    filter: Option<GrowingFilter>,
     pub(super) bump: Bump,
     /// The place of the memtable in the pool, for its flush.
     pub(super) extent: Arc<Extent>,
@@ -281,14 +291,10 @@ impl Memtable {
             true => Index::tree(&bump)?,
             false => Index::list(&bump, extent.off(), id, memory.search_hints.take())?,
         };
-        Ok(Memtable::of(
-            id,
-            extent,
-            (bump, index, home),
-            memory,
-            arenas,
-            values,
-        ))
+        let parts = (bump, index, home);
+        let mut memtable = Memtable::of(id, extent, parts, memory, arenas, values);
+        memtable.filter = arenas.filters.then(|| GrowingFilter::new(capacity));
+        Ok(memtable)
     }
 
     /// Opens the list in `extent` that takes its first `used` bytes, and takes no more entries.
@@ -323,6 +329,7 @@ impl Memtable {
         Memtable {
             id,
             index,
+            filter: None,
             bump,
             extent,
             home,
@@ -492,6 +499,21 @@ impl Memtable {
         )
     }
 
+    /// Returns whether the memtable may have a key of this hash; `false` is certain.
+    #[inline]
+    fn may_have(&self, hash: u64) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| filter.may_contain(hash))
+    }
+
+    /// Adds a key to the filter, before it is visible.
+    #[inline]
+    fn note_key(&self, hash: u64) {
+        if let Some(filter) = &self.filter {
+            filter.insert(hash);
+        }
+    }
+
     /// Begins the search for the place of an entry, before its node is written.
     #[inline]
     pub(super) fn approach(&self, entry: &LogEntry<'_>, seq: SeqNo) -> Approach {
@@ -510,6 +532,7 @@ impl Memtable {
         (entry, logged_at): (&LogEntry<'_>, Option<u64>),
         (hash, seq, more): (u64, SeqNo, bool),
     ) -> Result<usize> {
+        self.note_key(hash);
         let prepared = self.values.entry(entry, logged_at);
         let node = NewNode {
             more: more && self.is_list() && !canary::breaks(Canary::ListBatch),
@@ -563,6 +586,7 @@ impl Memtable {
         ranges: &mut Vec<RangeDelete>,
     ) -> Result<Option<(u64, u8)>> {
         let hash = key_hash(entry.keyspace, entry.key);
+        self.note_key(hash);
         let prepared = self.values.entry(entry, Some(entry.value_at));
         let node = prepared.node(hash, seq);
         if !self.index.grow(&self.bump, self.entry_count() + 1) {
@@ -616,12 +640,56 @@ fn unknown_kind(kind: u8) -> Error {
     ))
 }
 
-impl Source for Memtable {
-    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+impl Memtable {
+    /// Returns the place to search for, or `None` if the filter denies the key.
+    #[inline]
+    fn target_of<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>> {
+        if !self.may_have(probe.hash) {
+            stats.filter_saved += 1;
+            return None;
+        }
         stats.sources += 1;
-        let target = match self.is_rewritten {
+        Some(match self.is_rewritten {
             true => probe.target_below_front(),
             false => probe.front_target(),
+        })
+    }
+
+    /// Converts the node of a sought key to an answer.
+    #[inline]
+    fn answer_of(&self, node: &Node<'_>) -> Result<Lookup> {
+        if let Values::InNodes = self.values {
+            return Lookup::from_node(node);
+        }
+        let value = self.values.read(node)?;
+        let kind = EntryKind::without_expiry(in_log::plain(node.header.kind));
+        Lookup::of(kind, node.header.seq, value).ok_or_else(|| unknown_kind(kind))
+    }
+}
+
+/// A memtable whose index is a list.
+struct InList<'m>(&'m Memtable, &'m SkipList);
+
+impl ListReads for InList<'_> {
+    fn list(&self) -> &SkipList {
+        self.1
+    }
+
+    #[inline]
+    fn begin<'a>(&self, probe: &Probe<'a>, stats: &mut ReadStats) -> Option<Target<'a>> {
+        self.0.target_of(probe, stats)
+    }
+
+    #[inline]
+    fn answer(&self, node: &Node<'_>) -> Result<Lookup> {
+        self.0.answer_of(node)
+    }
+}
+
+impl Source for Memtable {
+    fn get(&self, probe: &Probe<'_>, stats: &mut ReadStats) -> Result<Option<Lookup>> {
+        let Some(target) = self.target_of(probe, stats) else {
+            return Ok(None);
         };
         let Some(node) = self.index.seek(&target)? else {
             return Ok(None);
@@ -629,13 +697,14 @@ impl Source for Memtable {
         if !node.same_key(probe.keyspace, probe.key) {
             return Ok(None);
         }
-        if let Values::InNodes = self.values {
-            return Lookup::from_node(&node).map(Some);
+        self.answer_of(&node).map(Some)
+    }
+
+    fn multi_get(&self, reads: &mut [Read<'_>], stats: &mut ReadStats) -> Result<()> {
+        match &self.index {
+            Index::List(list) => InList(self, list).read_groups(reads, stats),
+            Index::Tree(_) => read_each(self, reads, stats),
         }
-        let value = self.values.read(&node)?;
-        let kind = EntryKind::without_expiry(in_log::plain(node.header.kind));
-        let found = Lookup::of(kind, node.header.seq, value);
-        found.ok_or_else(|| unknown_kind(kind)).map(Some)
     }
 
     fn cursor(&self) -> Box<dyn Cursor> {

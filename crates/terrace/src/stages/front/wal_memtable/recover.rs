@@ -88,7 +88,7 @@ pub(crate) fn recover(
         failpoint!(ListNumbers skips skip_lost_numbers(shared)?);
     }
     retire_empty(shared, &mut found)?;
-    let arenas = Arc::new(Arenas::new(&shared.memory));
+    let arenas = Arc::new(Arenas::new(&shared.memory, &shared.options));
     let whole = flush_to != FlushTo::Tables;
     if shared.options.pool.prefault == Prefault::All && shared.pool_outlives() && whole {
         // The active one, the spare, and those that wait for their flush.
