@@ -124,11 +124,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) memtable_size: Option<u64>,
 
-    /// The size of the memtable in the pool of novelsm, 4KiB to a quarter of --pool-size; for the
-    /// other designs it means nothing [default: 8 times --memtable-size, but at most a 16th of
-    /// --pool-size].
-    // Hidden while the design is.
-    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes, hide = true)]
+    /// The size of the memtable in the pool, in novelsm and its modes: 4KiB to a quarter of
+    /// --pool-size [default: 8 times --memtable-size, but at most a 16th of --pool-size].
+    #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) pm_memtable_size: Option<u64>,
 
     /// When the pool's pages are faulted in: "ahead" of need, "all" at once, or "none"

@@ -21,6 +21,7 @@ mod examine;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::{RwLock, RwLockWriteGuard};
 
 use terrace::{Db, Design, Durability, Error, Options, Workers};
 use terrace_media::Medium;
@@ -540,6 +541,7 @@ impl Specimen {
             repairs,
             ..self.lay_out(files, folder.path())?
         };
+        let _measured = MAPS.read().unwrap_or_else(|e| e.into_inner());
         let before = address_space();
         let outcome =
             shrink::guarded(|| watched("looking at what is damaged", || examination.run()));
@@ -562,6 +564,15 @@ pub fn restart(pool: &mut [u8]) {
             terrace_media::decoder::seal(slot, 252);
         }
     }
+}
+
+/// Held to read while a case is measured, and to write by tests of the same process that map more
+/// than a case may take.
+static MAPS: RwLock<()> = RwLock::new(());
+
+/// Keeps cases from being measured while a test of the same process maps large pools.
+pub fn maps_large_pools() -> RwLockWriteGuard<'static, ()> {
+    MAPS.write().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Returns the peak address space of the process in bytes.

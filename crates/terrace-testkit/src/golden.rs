@@ -34,7 +34,7 @@ const SPACES: [&str; 2] = ["default", "other"];
 const LINE: usize = 64;
 
 /// The golden stores: name, design, medium, and whether the store was closed.
-pub const STORES: [(&str, Design, Medium, bool); 13] = [
+pub const STORES: [(&str, Design, Medium, bool); 17] = [
     ("miodb", Design::MioDb, Medium::Dax, true),
     ("miodb-crashed", Design::MioDb, Medium::Dax, false),
     ("miodb-dram", Design::MioDb, Medium::Dram, true),
@@ -46,6 +46,20 @@ pub const STORES: [(&str, Design, Medium, bool); 13] = [
     ("flatlsm-crashed", Design::FlatLsm, Medium::Dax, false),
     ("novelsm", Design::NoveLsm, Medium::Dax, true),
     ("novelsm-crashed", Design::NoveLsm, Medium::Dax, false),
+    ("novelsm-nosst", Design::NoveLsmNoSst, Medium::Dax, true),
+    (
+        "novelsm-nosst-crashed",
+        Design::NoveLsmNoSst,
+        Medium::Dax,
+        false,
+    ),
+    ("novelsm-hier", Design::NoveLsmHier, Medium::Dax, true),
+    (
+        "novelsm-hier-crashed",
+        Design::NoveLsmHier,
+        Medium::Dax,
+        false,
+    ),
     ("leveled", Design::Leveled, Medium::Dax, true),
     ("leveled-crashed", Design::Leveled, Medium::Dax, false),
 ];

@@ -62,18 +62,22 @@ impl Mode {
 /// The device of a store, the medium that it must detect, and its design.
 type Kind = (Mode, Medium, Design);
 
-/// Every kind of guest. The first six cover every mode and all designs that keep data in the pool.
-const KINDS: [Kind; 15] = [
+/// Every kind of guest. The first nine cover every mode and all designs that keep data in the pool.
+const KINDS: [Kind; 19] = [
     (Mode::Nvdimm, Medium::Dax, Design::MioDb),
     (Mode::Nvdimm, Medium::Dax, Design::MioDbSsd),
     (Mode::Nvdimm, Medium::Dax, Design::MatrixKv),
     (Mode::Nvdimm, Medium::Dax, Design::FlatLsm),
     (Mode::NoDax, Medium::Mapped, Design::MioDb),
     (Mode::VirtioPmem, Medium::Mapped, Design::MioDbSsd),
+    (Mode::Nvdimm, Medium::Dax, Design::NoveLsm),
+    (Mode::Nvdimm, Medium::Dax, Design::NoveLsmNoSst),
+    (Mode::Nvdimm, Medium::Dax, Design::NoveLsmHier),
     (Mode::Nvdimm, Medium::Dax, Design::Leveled),
     (Mode::NoDax, Medium::Mapped, Design::MioDbSsd),
     (Mode::NoDax, Medium::Mapped, Design::Leveled),
     (Mode::NoDax, Medium::Mapped, Design::FlatLsm),
+    (Mode::NoDax, Medium::Mapped, Design::NoveLsm),
     (Mode::NoDax, Medium::Dram, Design::MioDb),
     (Mode::NoDax, Medium::Dram, Design::MioDbSsd),
     (Mode::NoDax, Medium::Dram, Design::Leveled),
@@ -507,11 +511,11 @@ mod tests {
     #[test]
     fn a_short_run_has_every_mode() {
         for mode in [Mode::Nvdimm, Mode::NoDax, Mode::VirtioPmem] {
-            assert!(KINDS[..6].iter().any(|kind| kind.0 == mode));
+            assert!(KINDS[..9].iter().any(|kind| kind.0 == mode));
         }
         for design in Design::ALL.into_iter().filter(|d| d.keeps_data_in_pool()) {
             assert!(
-                KINDS[..6]
+                KINDS[..9]
                     .iter()
                     .any(|kind| kind.1 == Medium::Dax && kind.2 == design)
             );

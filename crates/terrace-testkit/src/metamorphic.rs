@@ -25,7 +25,7 @@ use crate::{settings, shrink, watchdog};
 const LOOK_EVERY: usize = 25;
 
 /// The stores of a case: name, design and medium.
-const CAST: [(&str, Design, Medium); 13] = [
+const CAST: [(&str, Design, Medium); 14] = [
     ("miodb", Design::MioDb, Medium::Dax),
     ("miodb on dram", Design::MioDb, Medium::Dram),
     ("miodb-ssd", Design::MioDbSsd, Medium::Dax),
@@ -40,6 +40,7 @@ const CAST: [(&str, Design, Medium); 13] = [
         Design::NoveLsmNoSst,
         Medium::Mapped,
     ),
+    ("novelsm-hier", Design::NoveLsmHier, Medium::Dax),
     ("leveled", Design::Leveled, Medium::Dax),
     ("leveled on dram", Design::Leveled, Medium::Dram),
     ("leveled on mapped", Design::Leveled, Medium::Mapped),

@@ -6,6 +6,9 @@
 //! | `MioDbSsd` | `wal_memtable` | `elastic` | `leveled` |
 //! | `MatrixKv` | `wal_memtable` | `matrix` | `leveled` |
 //! | `FlatLsm` | `wal_memtable`, values in its log | `tables` | `leveled`, two levels |
+//! | `NoveLsm` | `wal_memtable`, in turns in the pool | `elastic`, one level | `leveled` |
+//! | `NoveLsmNoSst` | the same | the same | `repository` |
+//! | `NoveLsmHier` | `wal_memtable` | `elastic`, one table | `leveled` |
 //! | `Leveled` | `wal_memtable` | none | `leveled` |
 //!
 //! Only this directory combines concrete stages. A new design is a file with a `RECIPE` here, its
@@ -21,7 +24,6 @@ mod leveled;
 mod matrixkv;
 mod miodb;
 mod miodb_ssd;
-#[cfg(feature = "test-design")]
 mod novelsm;
 mod owners;
 
@@ -63,15 +65,12 @@ impl Design {
             Design::MioDbSsd => miodb_ssd::RECIPE,
             Design::Leveled => leveled::RECIPE,
             Design::FlatLsm => flatlsm::RECIPE,
-            #[cfg(feature = "test-design")]
-            Design::BufferOnly => buffer_only::RECIPE,
-            #[cfg(feature = "test-design")]
             Design::NoveLsm => novelsm::RECIPE,
-            #[cfg(feature = "test-design")]
             Design::NoveLsmNoSst => novelsm::NO_SST,
-            #[cfg(feature = "test-design")]
             Design::NoveLsmHier => novelsm::HIERARCHICAL,
             Design::MatrixKv => matrixkv::RECIPE,
+            #[cfg(feature = "test-design")]
+            Design::BufferOnly => buffer_only::RECIPE,
         }
     }
 

@@ -24,17 +24,19 @@ named_enum! {
         /// FlatLSM (TOS '23): tables in the pool that are their logs, with an index in memory,
         /// above two levels of table files with long values apart.
         FlatLsm => "flatlsm",
+        /// NoveLSM (ATC '18), flat and mutable: memtables in memory and in the pool take turns, and
+        /// those in the pool are their own logs; levels of SSTables below.
+        NoveLsm => "novelsm",
+        /// NoveLSM without SSTables: all data stays in the pool.
+        NoveLsmNoSst => "novelsm-nosst",
+        /// NoveLSM, hierarchical and immutable: memtables in memory are copied into one in the pool,
+        /// above levels of SSTables.
+        NoveLsmHier => "novelsm-hier",
         /// The baseline, like LevelDB and RocksDB: log and memtable, levels of SSTables.
         Leveled => "leveled",
         ;
         #[cfg(feature = "test-design")]
         BufferOnly => "buffer-only",
-        #[cfg(feature = "test-design")]
-        NoveLsm => "novelsm",
-        #[cfg(feature = "test-design")]
-        NoveLsmNoSst => "novelsm-nosst",
-        #[cfg(feature = "test-design")]
-        NoveLsmHier => "novelsm-hier",
     }
 }
 
@@ -42,12 +44,6 @@ named_enum! {
 const OF_TESTS: &[Design] = &[
     #[cfg(feature = "test-design")]
     Design::BufferOnly,
-    #[cfg(feature = "test-design")]
-    Design::NoveLsm,
-    #[cfg(feature = "test-design")]
-    Design::NoveLsmNoSst,
-    #[cfg(feature = "test-design")]
-    Design::NoveLsmHier,
 ];
 
 /// The location of a design's data.
@@ -62,15 +58,15 @@ struct Shape {
 impl Design {
     const fn shape(self) -> Shape {
         let (buffer, table_files, logs_are_tables) = match self {
-            Design::MioDb => (Some("elastic"), false, false),
-            Design::MioDbSsd => (Some("elastic"), true, false),
+            Design::MioDb | Design::NoveLsmNoSst => (Some("elastic"), false, false),
+            Design::MioDbSsd | Design::NoveLsm | Design::NoveLsmHier => {
+                (Some("elastic"), true, false)
+            }
             Design::MatrixKv => (Some("matrix"), true, false),
             Design::FlatLsm => (Some("tables"), true, true),
             Design::Leveled => (None, true, false),
             #[cfg(feature = "test-design")]
-            Design::BufferOnly | Design::NoveLsmNoSst => (Some("elastic"), false, false),
-            #[cfg(feature = "test-design")]
-            Design::NoveLsm | Design::NoveLsmHier => (Some("elastic"), true, false),
+            Design::BufferOnly => (Some("elastic"), false, false),
         };
         Shape {
             buffer,
@@ -90,15 +86,18 @@ impl Design {
             Design::FlatLsm => {
                 "logs in the pool that are its tables, above two levels of table files"
             }
+            Design::NoveLsm => {
+                "memtables in memory and in the pool in turns, above levels of table files"
+            }
+            Design::NoveLsmNoSst => {
+                "memtables in memory and in the pool in turns; all data stays in the pool"
+            }
+            Design::NoveLsmHier => {
+                "memtables in memory above one in the pool, above levels of table files"
+            }
             Design::Leveled => "log and memtable above levels of table files",
             #[cfg(feature = "test-design")]
             Design::BufferOnly => "for tests: a buffer without a bottom",
-            #[cfg(feature = "test-design")]
-            Design::NoveLsm => "for tests: a memtable in the pool above levels of table files",
-            #[cfg(feature = "test-design")]
-            Design::NoveLsmNoSst => "for tests: a memtable in the pool, all data stays there",
-            #[cfg(feature = "test-design")]
-            Design::NoveLsmHier => "for tests: a memtable in the pool below that in memory",
         }
     }
 
@@ -123,7 +122,6 @@ impl Design {
     /// Returns whether it has a memtable in the pool, in addition to those in memory.
     pub const fn has_pm_memtable(self) -> bool {
         match self {
-            #[cfg(feature = "test-design")]
             Design::NoveLsm | Design::NoveLsmNoSst | Design::NoveLsmHier => true,
             #[cfg(feature = "test-design")]
             Design::BufferOnly => false,

@@ -145,15 +145,15 @@ pub struct FrontOptions {
     pub sealed_count_max: usize,
     /// Without a pool: the maximum bytes of all log files. Data that is only in memory is in logs,
     /// so this bounds both the buffer and the replay after a crash; the oldest data is moved to
-    /// table files early enough. The logs of memtables are always allowed; the design `MioDb`,
-    /// which keeps only logs, has no limit.
+    /// table files early enough. The logs of memtables are always allowed; `MioDb` and
+    /// `NoveLsmNoSst`, which keep only logs, have no limit.
     /// Larger: fewer, larger drains. Smaller: a shorter replay, less memory.
     /// Logs take at most a quarter of the disk, counting its free space and the database's own
     /// files when it is opened, and a memtable an eighth of that.
     /// Default: 1 GiB. Changes: on reopen.
     pub log_bytes_max: u64,
-    /// The size of the memtable in the pool of `NoveLsm`, in bytes, which the other designs do not
-    /// have.
+    /// The size of the memtable in the pool of `NoveLsm` and its modes, in bytes. The other designs
+    /// do not have one.
     /// Larger: longer bursts of writes go on while table files are made, and more versions of a key
     /// never reach them. Smaller: its space comes back in smaller pieces.
     /// Default: `None`, 8 times `memtable_bytes`, at most a 16th of the pool; the paper's is 4 GiB

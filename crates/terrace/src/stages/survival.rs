@@ -60,14 +60,15 @@ mod tests {
         }
         let without_a_pool = Design::ALL.map(|design| Survival::of(design, Medium::Dram));
         let expected = Design::ALL.map(|design| match design {
-            Design::MioDb => Survival::Logs,
-            Design::MioDbSsd | Design::MatrixKv | Design::FlatLsm | Design::Leveled => {
-                Survival::Files
-            }
+            Design::MioDb | Design::NoveLsmNoSst => Survival::Logs,
+            Design::MioDbSsd
+            | Design::MatrixKv
+            | Design::FlatLsm
+            | Design::NoveLsm
+            | Design::NoveLsmHier
+            | Design::Leveled => Survival::Files,
             #[cfg(feature = "test-design")]
-            Design::BufferOnly | Design::NoveLsmNoSst => Survival::Logs,
-            #[cfg(feature = "test-design")]
-            Design::NoveLsm | Design::NoveLsmHier => Survival::Files,
+            Design::BufferOnly => Survival::Logs,
         });
         assert_eq!(without_a_pool, expected);
     }

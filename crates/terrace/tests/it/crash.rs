@@ -56,7 +56,7 @@ fn levels_of_files_survive_crashes() {
         .flat_map(|design| [Medium::Dax, Medium::Mapped].map(|medium| (design, medium)))
         .collect();
     let mut sum = Tally::default();
-    // Each kind has a long script.
+    // One in five has a long script.
     for (seed, (design, medium)) in seeds::in_turns(20, &kinds) {
         let (case, script) = match seed % 5 {
             4 => Case::some_points(seed, medium),

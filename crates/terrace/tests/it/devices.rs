@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use terrace::{Db, Design, Durability, ErrorKind, Options, Workers, WriteBatch};
 use terrace_media::{Machine, Medium, OsFs, PoolFaults, QuotaFs, Survive};
+use terrace_testkit::damage::maps_large_pools;
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::watchdog::watch;
 use terrace_testkit::{seeds, settings};
@@ -21,10 +22,9 @@ fn killed(db: &Db) -> tempfile::TempDir {
     copy
 }
 
-fn device_fills(seed: u64) {
+fn device_fills(seed: u64, design: Design) {
     const KIB: u64 = 1 << 10;
     let mut rng = fastrand::Rng::with_seed(seed);
-    let design = [Design::MioDb, Design::MioDbSsd][seed as usize % 2];
     let medium = [Medium::Dax, Medium::Mapped][seed as usize / 2 % 2];
     let mut options = settings::small_of(design, medium);
     options.pool.size_bytes = 64 << 20;
@@ -34,7 +34,7 @@ fn device_fills(seed: u64) {
     let case = format!("seed {seed}, {design} on {medium}, {room} bytes");
     let faults = PoolFaults::new();
     faults.set_room(room);
-    // One of these designs has table files, on a disk that fills up too.
+    // Some of these designs have table files, on a disk that fills up too.
     let fs = QuotaFs::new(Arc::new(OsFs), room / 2);
     let place = |folder: &std::path::Path| Place {
         fs: Some(Arc::new(fs.clone())),
@@ -89,8 +89,17 @@ fn a_pool_that_has_filled_its_device_goes_on() {
     // The first memtable of the reopened database took the only space that a replay needed, in one
     // run of ten.
     let in_pieces = [161, 185, 195, 217, 243];
-    let seeds = seeds::seeds(8).into_iter().chain(refused).chain(in_pieces);
-    watch(|_| seeds.for_each(device_fills));
+    let designs = [
+        Design::MioDb,
+        Design::MioDbSsd,
+        Design::NoveLsm,
+        Design::NoveLsmNoSst,
+        Design::NoveLsmHier,
+    ];
+    let once_failed = refused.into_iter().chain(in_pieces);
+    let once_failed = once_failed.map(|seed| (seed, designs[seed as usize % 2]));
+    let cases = seeds::in_turns(8, &designs).into_iter().chain(once_failed);
+    watch(|_| cases.for_each(|(seed, design)| device_fills(seed, design)));
 }
 
 /// A database with default options except for the pool, on a device smaller than one memtable of
@@ -99,7 +108,15 @@ fn a_pool_that_has_filled_its_device_goes_on() {
 #[test]
 fn default_options_fit_a_small_device() {
     const ROOM: u64 = 48 << 20;
-    for design in [Design::MioDb, Design::MioDbSsd, Design::Leveled] {
+    let _large = maps_large_pools();
+    for design in [
+        Design::MioDb,
+        Design::MioDbSsd,
+        Design::NoveLsm,
+        Design::NoveLsmNoSst,
+        Design::NoveLsmHier,
+        Design::Leveled,
+    ] {
         watch(move |watched| {
             watched.op(design.to_string(), || {
                 let folder = scratch().unwrap();

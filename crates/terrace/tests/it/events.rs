@@ -189,7 +189,7 @@ fn openings_jobs_and_closes_are_logged_once() {
             assert!(all.len() as u64 <= job.count, "{design}, {}", job.kind);
             let wanted = match job.kind {
                 "flush" => true,
-                "merge" => [Design::MioDb, Design::MioDbSsd].contains(&design),
+                "merge" => [Design::MioDb, Design::MioDbSsd, Design::NoveLsmHier].contains(&design),
                 "drain" => design != Design::Leveled,
                 "spare" | "rewrite" => false,
                 "compact" => design.keeps_table_files(),

@@ -7,6 +7,19 @@ use terrace_media::Medium;
 use terrace_testkit::kill::{Victim, child_if_asked};
 use terrace_testkit::seeds;
 
+const KINDS: [(Medium, Design); 8] = [
+    (Medium::Dax, Design::MioDb),
+    (Medium::Mapped, Design::MioDb),
+    (Medium::Dax, Design::NoveLsm),
+    (Medium::Mapped, Design::NoveLsmNoSst),
+    (Medium::Dax, Design::NoveLsmHier),
+    (Medium::Dram, Design::MioDb),
+    (Medium::Dram, Design::MioDbSsd),
+    (Medium::Dram, Design::Leveled),
+];
+/// The lives of all kinds together.
+const LIVES: usize = 140;
+
 /// The entry point of the children, not a test. Without orders it does nothing.
 #[test]
 fn child() {
@@ -24,18 +37,10 @@ fn killed_children_lose_nothing() {
         command.args(["kill::child", "--exact", "--nocapture"]);
         command
     };
-    for kind in [
-        (Medium::Dax, Design::MioDb),
-        (Medium::Mapped, Design::MioDb),
-        (Medium::Dax, Design::NoveLsm),
-        (Medium::Mapped, Design::NoveLsmNoSst),
-        (Medium::Dram, Design::MioDb),
-        (Medium::Dram, Design::MioDbSsd),
-        (Medium::Dram, Design::Leveled),
-    ] {
+    for kind in KINDS {
         for seed in seeds::seeds(1) {
             let mut victim = Victim::new(kind, seed, &command);
-            for _ in 0..20 {
+            for _ in 0..LIVES / KINDS.len() {
                 if let Err(failure) = victim.live_once() {
                     panic!("{}: {failure}", victim.describe());
                 }

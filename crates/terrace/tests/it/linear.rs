@@ -12,29 +12,30 @@ use terrace_testkit::seeds;
 /// keyspaces are atomic.
 #[test]
 fn concurrent_answers_are_explained_by_an_order() {
-    for (medium, design) in [
+    let kinds = [
         (Medium::Dax, Design::MioDb),
         (Medium::Mapped, Design::MioDb),
         (Medium::Dax, Design::NoveLsm),
+        (Medium::Mapped, Design::NoveLsmNoSst),
+        (Medium::Dax, Design::NoveLsmHier),
         (Medium::Dram, Design::MioDb),
         (Medium::Dram, Design::MioDbSsd),
         (Medium::Dram, Design::Leveled),
-    ] {
-        for seed in seeds::seeds(2) {
-            let run = Run {
-                seed,
-                medium,
-                design,
-                writers: 4,
-                readers: 4,
-                writes: 300,
-                spread: if seed % 2 == 0 { 1 } else { 40 },
-            };
-            let folder = scratch().expect("a directory");
-            match run.run(folder.path()) {
-                Ok(tally) => println!("{design} on {medium}, seed {seed}: {tally:?}"),
-                Err(failure) => panic!("{design} on {medium}, seed {seed}: {failure}"),
-            }
+    ];
+    for (seed, (medium, design)) in seeds::in_turns(13, &kinds) {
+        let run = Run {
+            seed,
+            medium,
+            design,
+            writers: 4,
+            readers: 4,
+            writes: 300,
+            spread: if seed % 2 == 0 { 1 } else { 40 },
+        };
+        let folder = scratch().expect("a directory");
+        match run.run(folder.path()) {
+            Ok(tally) => println!("{design} on {medium}, seed {seed}: {tally:?}"),
+            Err(failure) => panic!("{design} on {medium}, seed {seed}: {failure}"),
         }
     }
 }

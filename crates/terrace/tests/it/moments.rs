@@ -10,14 +10,17 @@ use terrace_media::{Clock, Medium};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-const DESIGNS: [(Design, Medium); 4] = [
+const DESIGNS: [(Design, Medium); 7] = [
     (Design::MioDb, Medium::Dax),
     (Design::MioDb, Medium::Dram),
     (Design::MioDbSsd, Medium::Dram),
+    (Design::NoveLsm, Medium::Dax),
+    (Design::NoveLsmNoSst, Medium::Mapped),
+    (Design::NoveLsmHier, Medium::Dax),
     (Design::Leveled, Medium::Dram),
 ];
-/// The time that threads try to catch a read between two states.
-const HAMMER: Duration = Duration::from_millis(250);
+/// The time that threads try to catch a read between two states: a second for all designs.
+const HAMMER: Duration = Duration::from_millis(1000 / DESIGNS.len() as u64);
 
 /// Runs `write` and `read` concurrently on two threads, and stops both at the first failure.
 fn hammer(write: impl Fn(u64) + Sync, read: impl Fn() + Sync) {

@@ -18,7 +18,7 @@ fn copy_folder(from: &Path, to: &Path) {
 /// to both would lose data that leaves the pool, so the copy is refused while the original exists.
 #[test]
 fn a_copy_does_not_write_to_the_pool_of_its_original() {
-    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+    for design in Design::ALL {
         for pool in ["absolute", "../relative"] {
             let outside = scratch().unwrap();
             let (folder, moved) = (outside.path().join("db"), outside.path().join("moved"));
@@ -63,7 +63,7 @@ fn the_first_of_two_folders_keeps_the_pool() {
             assert!(e.to_string().contains("older copy"), "{e}");
         }
     };
-    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+    for design in Design::ALL {
         for copy_first in [false, true] {
             let outside = scratch().unwrap();
             let place = |name: &str| outside.path().join(name);
@@ -99,7 +99,7 @@ fn the_first_of_two_folders_keeps_the_pool() {
 /// pool notes it then.
 #[test]
 fn a_move_is_noted_after_a_crash() {
-    for design in [Design::Leveled, Design::MioDbSsd, Design::MioDb] {
+    for design in Design::ALL {
         let outside = scratch().unwrap();
         let place = |name: &str| outside.path().join(name);
         let mut options = settings::small_of(design, Medium::Mapped);
