@@ -23,8 +23,8 @@ pub enum Step {
     ReadRandom,
     /// As `ReadRandom`, of the first hundredth of the keys.
     ReadHot,
-    /// As `ReadRandom`, `batch_count` keys in one call; stores without such a call read one key after
-    /// another.
+    /// As `ReadRandom`, `batch_count` keys in one call; stores without such a call read one key
+    /// after another.
     MultiReadRandom,
     /// `reads` gets of keys that no workload wrote.
     ReadMissing,

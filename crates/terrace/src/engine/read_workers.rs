@@ -1,11 +1,11 @@
 //! Read workers: threads that search older sources while a point read searches newer ones
 //! (NoveLSM, section 4.5).
 //!
-//! A read searches the memtables first, alone; their filters make most misses cheap. Then it asks the
-//! filters of the buffer: if one predicts a hit, the read searches the buffer alone as well, and if
-//! all predict a miss, it skips the buffer. What is left forms groups, newest first. The read takes
-//! the first group, idle workers take the next ones, and the newest group with the key answers. A
-//! read that finds no idle worker searches all groups itself.
+//! A read searches the memtables first, alone; their filters make most misses cheap. Then it asks
+//! the filters of the buffer: if one predicts a hit, the read searches the buffer alone as well,
+//! and if all predict a miss, it skips the buffer. What is left forms groups, newest first. The
+//! read takes the first group, idle workers take the next ones, and the newest group with the key
+//! answers. A read that finds no idle worker searches all groups itself.
 //!
 //! Invariants
 //!   W1  The answer of a group counts only if every newer group was searched and lacks the key.

@@ -29,8 +29,8 @@ named_enum! {
         NoveLsm => "novelsm",
         /// NoveLSM without SSTables: all data stays in the pool.
         NoveLsmNoSst => "novelsm-nosst",
-        /// NoveLSM, hierarchical and immutable: memtables in memory are copied into one in the pool,
-        /// above levels of SSTables.
+        /// NoveLSM, hierarchical and immutable: memtables in memory are copied into one in the
+        /// pool, above levels of SSTables.
         NoveLsmHier => "novelsm-hier",
         /// The baseline, like LevelDB and RocksDB: log and memtable, levels of SSTables.
         Leveled => "leveled",
