@@ -60,6 +60,19 @@ pub fn small_of(design: Design, medium: Medium) -> Options {
     options
 }
 
+/// The media and designs of tests that are slow on each: all media, with the fronts and buffers
+/// that differ most.
+pub const KINDS: [(Medium, Design); 8] = [
+    (Medium::Dax, Design::MioDb),
+    (Medium::Mapped, Design::MioDb),
+    (Medium::Dax, Design::NoveLsm),
+    (Medium::Mapped, Design::NoveLsmNoSst),
+    (Medium::Dax, Design::NoveLsmHier),
+    (Medium::Dram, Design::MioDb),
+    (Medium::Dram, Design::MioDbSsd),
+    (Medium::Dram, Design::Leveled),
+];
+
 /// Returns the designs that keep data in table files.
 pub fn designs_with_files() -> impl Iterator<Item = Design> {
     let all = Design::ALL.into_iter();

@@ -69,7 +69,7 @@ impl Jobs {
         self.state.lock().edits
     }
 
-    /// Returns what jobs have tried on a full disk with `room` free bytes, and the last refusal.
+    /// Returns the attempts of jobs on a full disk with `room` free bytes, and the last refusal.
     pub(super) fn efforts(&self, room: Option<u64>) -> (Efforts, Option<Error>) {
         let state = self.state.lock();
         let efforts = Efforts {

@@ -525,9 +525,10 @@ mod tests {
     /// bottom.
     #[test]
     fn a_hit_ends_the_search_of_older_sources() {
+        const SOURCES: usize = 2000;
         let workers = started(1);
         let mut answers = vec![(0, value(3)), (0, Ok(None))];
-        answers.extend((0..200).map(|_| (1000, Ok(None))));
+        answers.extend((0..SOURCES).map(|_| (1000, Ok(None))));
         let of_memtable = sources(&answers);
         let view = Views::new(parts(&of_memtable, 1)).hold();
         let mut stats = ReadStats::default();
@@ -540,11 +541,14 @@ mod tests {
         let view = Views::new(parts(&of_buffer, 1)).hold();
         workers.search(&view, &probe(), &mut stats).unwrap();
         assert_eq!(stats.parallel, 1);
+        // The hit stops the worker, not the end of all workers. BOUND: it searches all sources.
+        while workers.queue.inner.lock().idle == 0 {
+            std::thread::yield_now();
+        }
+        let asked = of_buffer[2..].iter();
+        let asked = asked.map(|source| source.asked.load(Ordering::Relaxed));
+        assert!(asked.sum::<usize>() < SOURCES, "the worker went on");
         workers.stop();
-        let asked = of_buffer[2..]
-            .iter()
-            .map(|s| s.asked.load(Ordering::Relaxed));
-        assert!(asked.sum::<usize>() < 100, "the worker went on");
     }
 
     /// A read answers without its worker: before it has started, and after it has stopped.

@@ -252,7 +252,7 @@ pub(crate) fn read_each<S: Source + ?Sized>(
     Ok(())
 }
 
-/// What a filter says about a key.
+/// The prediction of a filter for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prediction {
     /// Certain.

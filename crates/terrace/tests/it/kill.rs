@@ -2,21 +2,10 @@
 
 use std::process::{Command, ExitCode};
 
-use terrace::Design;
-use terrace_media::Medium;
 use terrace_testkit::kill::{Victim, child_if_asked};
 use terrace_testkit::seeds;
+use terrace_testkit::settings::KINDS;
 
-const KINDS: [(Medium, Design); 8] = [
-    (Medium::Dax, Design::MioDb),
-    (Medium::Mapped, Design::MioDb),
-    (Medium::Dax, Design::NoveLsm),
-    (Medium::Mapped, Design::NoveLsmNoSst),
-    (Medium::Dax, Design::NoveLsmHier),
-    (Medium::Dram, Design::MioDb),
-    (Medium::Dram, Design::MioDbSsd),
-    (Medium::Dram, Design::Leveled),
-];
 /// The lives of all kinds together.
 const LIVES: usize = 140;
 

@@ -1,28 +1,17 @@
 //! Writers and readers on threads, during merges and drains: the results are linearizable, and each
 //! of them shows what holds at any instant.
 
-use terrace::Design;
-use terrace_media::Medium;
 use terrace_testkit::linear::Run;
 use terrace_testkit::place::scratch;
 use terrace_testkit::seeds;
+use terrace_testkit::settings::KINDS;
 
 /// All results of four writers and four readers are linearizable; batches are seen whole, scans
 /// neither miss nor repeat a key, sums are constant, permanent keys are always found, and drops of
 /// keyspaces are atomic.
 #[test]
 fn concurrent_answers_are_explained_by_an_order() {
-    let kinds = [
-        (Medium::Dax, Design::MioDb),
-        (Medium::Mapped, Design::MioDb),
-        (Medium::Dax, Design::NoveLsm),
-        (Medium::Mapped, Design::NoveLsmNoSst),
-        (Medium::Dax, Design::NoveLsmHier),
-        (Medium::Dram, Design::MioDb),
-        (Medium::Dram, Design::MioDbSsd),
-        (Medium::Dram, Design::Leveled),
-    ];
-    for (seed, (medium, design)) in seeds::in_turns(13, &kinds) {
+    for (seed, (medium, design)) in seeds::in_turns(13, &KINDS) {
         let run = Run {
             seed,
             medium,

@@ -44,7 +44,7 @@ pub(super) const TRIES_MAX: u64 = 32;
 /// The growth of free space that counts as progress, as a part of it.
 const GROWTH_ONE_IN: u64 = 16;
 
-/// What jobs have tried on a full disk.
+/// The attempts of jobs on a full disk, and their results.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::engine) struct Efforts {
     /// Refusals, and edits of compactions.
@@ -102,7 +102,7 @@ pub(super) struct Wait {
     /// How often it may still do so, and how often before jobs have completed another edit.
     moves: u32,
     moves_in_vain: u32,
-    /// What jobs had tried when they last made progress on a full disk.
+    /// The attempts of jobs at their last progress on a full disk.
     pub(super) progress: Option<Efforts>,
     /// The most runs of jobs without progress that it waits for on a full disk.
     pub(super) turnover_max: u64,

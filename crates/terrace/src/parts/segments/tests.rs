@@ -101,7 +101,7 @@ fn shared_segments_are_collected_by_their_garbage() {
     assert_eq!(many.small(16_000).count(), 105);
 }
 
-/// Of the segments whose live records fit, the one with the most garbage is chosen.
+/// The choice is the segment with the most garbage among those whose live records fit.
 #[test]
 fn one_that_fits_frees_most() {
     let all = [(1, 1000), (2, 3000), (3, 9000), (4, 500), (5, 9000)];

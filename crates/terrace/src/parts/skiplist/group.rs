@@ -11,8 +11,7 @@ use super::search::{Found, SHORTCUT_STEPS, Search};
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 
-/// The number of searches that take turns: about as many lines as a core loads at a time. More
-/// would wait for one another, and their nodes would leave the L1 cache before their next turn.
+/// The number of searches that take turns: about as many lines as a core loads at a time.
 pub(crate) const GROUP_MAX: usize = 16;
 
 /// A search between two of its turns.

@@ -6,8 +6,7 @@
 //! of leaves, and the root is one of branches. A lookup returns the last of these nodes before a
 //! key, or the last one that is linked on some level. A few steps along that level do the rest, so
 //! a writer needs no search from the head for the links of a node of up to three levels. With all
-//! nodes, writes were slower, as leaves no longer stayed in the cache. If memory is limited, only
-//! the nodes of level 1 are kept.
+//! nodes, writes were slower. If memory is limited, only the nodes of level 1 are kept.
 //!
 //! The result is only a hint, and the list never depends on it: the caller compares the node with
 //! the key, and searches from the head if the hint is wrong or too far away. So readers take no
@@ -96,7 +95,7 @@ impl Branch {
     }
 }
 
-/// What is known of a leaf or of a branch above it, packed in one word.
+/// The number, length and skipped bytes of a leaf, or those of a branch, packed in one word.
 #[derive(Debug, Clone, Copy)]
 struct Handle {
     id: usize,
