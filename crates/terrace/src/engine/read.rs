@@ -237,6 +237,10 @@ impl Engine {
         keys: &[K],
         at: Option<ReadPoint>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
+        if let [key] = keys {
+            // One key needs neither an order nor a registration.
+            return Ok(vec![self.get(keyspace, key.as_ref(), at)?]);
+        }
         self.check_open()?;
         let values = match at {
             Some(point) => self.multi_get_at(keyspace, keys, point),
@@ -250,7 +254,7 @@ impl Engine {
         };
         self.check_still_open()?;
         self.check_keyspace(keyspace)?;
-        values
+        values.inspect_err(|e| self.note_damage(e))
     }
 
     fn multi_get_at<K: AsRef<[u8]>>(

@@ -411,12 +411,24 @@ fn damage_is_logged() {
             std::fs::write(&path, bytes).unwrap();
         }
     }
-    let db = Db::open(folder.path(), options).unwrap();
-    for _ in 0..3 {
-        assert!(db.iter().unwrap().any(|pair| pair.is_err()));
-        assert!((0..40).any(|n| db.get(key(n)).is_err()));
+    let all: Vec<_> = (0..40).map(key).collect();
+    let reads: [&dyn Fn(&Db) -> bool; 3] = [
+        &|db| db.iter().unwrap().any(|pair| pair.is_err()),
+        &|db| all.iter().any(|key| db.get(key).is_err()),
+        &|db| db.multi_get(&all).is_err(),
+    ];
+    for (before, read) in reads.into_iter().enumerate() {
+        let found = || {
+            seen.find(Level::Warn, "terrace::failure", "a read found damage")
+                .len()
+        };
+        let db = Db::open(folder.path(), options.clone()).unwrap();
+        assert_eq!(found(), before);
+        assert!(read(&db) && read(&db));
+        assert_eq!(found(), before + 1);
+        db.close().unwrap();
     }
-    seen.one(Level::Warn, "terrace::failure", "a read found damage");
+    let db = Db::open(folder.path(), options).unwrap();
     let report = db.verify(&mut |_| {}).unwrap();
     let found = seen.one(Level::Warn, "terrace::failure", "verify found ");
     assert_eq!(number(&found, " problem") as usize, report.problems.len());

@@ -107,6 +107,7 @@ fn a_close_during_writes_leaves_an_intact_database() {
         (Design::MioDbSsd, Medium::Mapped),
         (Design::MioDbSsd, Medium::Dram),
         (Design::Leveled, Medium::Dram),
+        (Design::NoveLsm, Medium::Dax),
     ] {
         let mut options = settings::small_of(design, medium);
         options.pool.size_bytes = 64 << 20;

@@ -10,11 +10,12 @@ use terrace_media::{Machine, Medium, Survive};
 use terrace_testkit::place::{Place, scratch};
 use terrace_testkit::settings;
 
-const DESIGNS: [(Design, Medium); 4] = [
+const DESIGNS: [(Design, Medium); 5] = [
     (Design::MioDb, Medium::Dax),
     (Design::MioDb, Medium::Dram),
     (Design::MioDbSsd, Medium::Dram),
     (Design::Leveled, Medium::Dram),
+    (Design::NoveLsm, Medium::Dax),
 ];
 const KEYS: u32 = 200;
 

@@ -446,6 +446,7 @@ fn keyspaces_that_come_and_go_leave_nothing() {
         (Design::MioDbSsd, Medium::Dax),
         (Design::MioDbSsd, Medium::Dram),
         (Design::Leveled, Medium::Dax),
+        (Design::NoveLsm, Medium::Dax),
     ] {
         let folder = scratch().unwrap();
         let options = settings::small_of(design, medium);
@@ -494,6 +495,7 @@ fn the_space_of_dropped_keyspaces_comes_back() {
         (Design::MioDbSsd, Medium::Dax),
         (Design::MioDbSsd, Medium::Dram),
         (Design::Leveled, Medium::Mapped),
+        (Design::NoveLsm, Medium::Mapped),
     ] {
         for reopens in [false, true] {
             let folder = scratch().unwrap();

@@ -11,12 +11,13 @@ use terrace_testkit::settings;
 use terrace_testkit::strangers::processes;
 
 /// Designs with and without a pool, with and without table files.
-const SHAPES: [(Design, Medium); 5] = [
+const SHAPES: [(Design, Medium); 6] = [
     (Design::MioDb, Medium::Dax),
     (Design::MioDb, Medium::Dram),
     (Design::MioDbSsd, Medium::Dax),
     (Design::MioDbSsd, Medium::Dram),
     (Design::Leveled, Medium::Dram),
+    (Design::NoveLsm, Medium::Dax),
 ];
 
 fn options((design, medium): (Design, Medium)) -> Options {

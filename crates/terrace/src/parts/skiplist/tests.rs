@@ -307,10 +307,14 @@ fn rebuilt_lists_are_whole() {
 #[test]
 fn sorting_needs_no_links() {
     let mut rng = fastrand::Rng::with_seed(41);
-    for lean in [false, true] {
+    for (lean, begin) in [(false, ""), (true, ""), (false, "all keys begin so")] {
         let sample = Sample::new(16 << 20);
         let seqs = AtomicU64::new(1);
         let mut entries = awkward_entries(&mut rng, 500, &seqs);
+        for entry in &mut entries {
+            entry.key.truncate(KEY_BYTES_MAX - begin.len());
+            entry.key.splice(..0, begin.bytes());
+        }
         let mut offs: Vec<u64> = entries.iter().map(|entry| sample.write(entry, 1)).collect();
         entries.sort();
         let region = sample.list.region();

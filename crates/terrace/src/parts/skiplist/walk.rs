@@ -11,6 +11,7 @@ use crate::canary::{self, Canary};
 use crate::parts::codec::DecodeError;
 use crate::parts::key::key_front;
 use std::cmp::Ordering as Order;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// BOUND: more nodes than a list can have between two that are kept, in what is written behind a
@@ -69,12 +70,22 @@ pub(crate) fn is_dead(region: &Region, off: u64) -> Result<bool, DecodeError> {
 
 /// Sorts nodes in the order of a list. Fails if two of them are the same version of a key.
 ///
-/// `lean`: without memory for the beginnings of keys, which save most cache misses.
+/// `lean`: without memory for parts of keys, which save most cache misses.
 pub(crate) fn sort(region: &Region, nodes: &mut [u64], lean: bool) -> Result<(), DecodeError> {
     let mut problem = None;
     let mut compare = |a: u64, b: u64| {
-        let compared = Node::read(region, a)
-            .and_then(|node| Ok(node.compare(&Node::read(region, b)?.target())));
+        let compared = Node::read(region, a).and_then(|node| {
+            let next = Node::read(region, b)?;
+            match node.compare(&next.target()) {
+                Order::Equal if a != b => Err(DecodeError::new(
+                    "node of a table",
+                    a,
+                    "the only node of its version",
+                    format!("another at {b:#x}"),
+                )),
+                order => Ok(order),
+            }
+        });
         compared.unwrap_or_else(|e| {
             problem = Some(e);
             Order::Equal
@@ -83,12 +94,7 @@ pub(crate) fn sort(region: &Region, nodes: &mut [u64], lean: bool) -> Result<(),
     if lean {
         nodes.sort_by(|&a, &b| compare(a, b));
     } else {
-        let front = |&off: &u64| {
-            let node = Node::read(region, off)?;
-            Ok((node.header.keyspace, key_front(node.key), off))
-        };
-        let fronts = nodes.iter().map(front);
-        let mut fronts: Vec<(u32, u64, u64)> = fronts.collect::<Result<_, DecodeError>>()?;
+        let mut fronts = fronts(region, nodes)?;
         fronts.sort_by(|a, b| {
             let by_front = (a.0, a.1).cmp(&(b.0, b.1));
             by_front.then_with(|| compare(a.2, b.2))
@@ -97,23 +103,30 @@ pub(crate) fn sort(region: &Region, nodes: &mut [u64], lean: bool) -> Result<(),
             *node = off;
         }
     }
-    if let Some(problem) = problem {
-        return Err(problem);
+    // A sort compares all neighbours of its result, so it meets two nodes of one version.
+    problem.map_or(Ok(()), Err)
+}
+
+/// Returns keyspace, front and place of each node. A front has the first eight bytes of the key in
+/// which not all keys of its keyspace agree.
+fn fronts(region: &Region, nodes: &[u64]) -> Result<Vec<(u32, u64, u64)>, DecodeError> {
+    let mut agreed: BTreeMap<u32, &[u8]> = BTreeMap::new();
+    for &off in nodes {
+        let node = Node::read(region, off)?;
+        let agreed = agreed.entry(node.header.keyspace).or_insert(node.key);
+        let both = agreed.iter().zip(node.key);
+        *agreed = &agreed[..both.take_while(|(a, b)| a == b).count()];
     }
-    for pair in nodes.windows(2) {
-        let (node, next) = (Node::read(region, pair[0])?, Node::read(region, pair[1])?);
-        if node.compare(&next.target()).is_eq() {
-            let found = format!("another at {:#x}", next.off);
-            let expected = "the only node of its version";
-            return Err(DecodeError::new(
-                "node of a table",
-                node.off,
-                expected,
-                found,
-            ));
-        }
-    }
-    Ok(())
+    let front = |&off: &u64| {
+        let node = Node::read(region, off)?;
+        let keyspace = node.header.keyspace;
+        Ok((
+            keyspace,
+            key_front(&node.key[agreed[&keyspace].len()..]),
+            off,
+        ))
+    };
+    nodes.iter().map(front).collect()
 }
 
 /// Takes all nodes but `kept`, which are in storage order before all others, out of the list with
@@ -121,17 +134,12 @@ pub(crate) fn sort(region: &Region, nodes: &mut [u64], lean: bool) -> Result<(),
 /// `kept` on each of its levels.
 ///
 /// Each link of the head and of `kept` has a value that it had once: it leads to a node that comes
-/// later. The others may be torn, or no nodes at all, and lead anywhere.
+/// later. The others may be torn, or no nodes at all, and lead anywhere. So if links of a level
+/// lead to each of its nodes once, they form one chain, which has all of them.
 ///
 /// For lists whose links were made by a process that was killed. No other thread may use the list.
+/// Reads the nodes in storage order: in the order of keys each would be a cache miss.
 pub(crate) fn keep_only(region: &Region, head: u64, kept: &[u64]) -> Result<bool, DecodeError> {
-    let mut expected = [0; HEIGHT_MAX];
-    for &off in kept {
-        let height = usize::from(Node::read(region, off)?.header.height);
-        for count in expected.iter_mut().take(height) {
-            *count += 1;
-        }
-    }
     let is_kept = |off: u64| kept.last().is_some_and(|last| off <= *last);
     let comes_after = |last: u64, at: u64, level: usize| -> Result<bool, DecodeError> {
         if kept.binary_search(&at).is_err() {
@@ -144,29 +152,41 @@ pub(crate) fn keep_only(region: &Region, head: u64, kept: &[u64]) -> Result<bool
         };
         Ok(level < usize::from(node.header.height) && after_last)
     };
-    for (level, expected) in expected.into_iter().enumerate() {
-        let (mut last, mut count) = (head, 0);
-        let mut at = next(region, head, level)?;
-        // BOUND: links in a cycle exceed the count of those that are kept, or never lead to one.
-        let mut others = 0;
-        while at != 0 && count <= expected && others <= OTHERS_MAX {
-            if is_kept(at) {
-                if others > 0 && !comes_after(last, at, level)? {
+    // For each level, the sum of its nodes' hashes less that of the nodes to which links lead.
+    let mut unlinked = [0u64; HEIGHT_MAX];
+    for &off in std::iter::once(&head).chain(kept) {
+        let height = usize::from(Node::read(region, off)?.header.height);
+        for (level, unlinked) in unlinked.iter_mut().enumerate().take(height) {
+            if off != head {
+                *unlinked = unlinked.wrapping_add(place_hash(off));
+            }
+            let (mut at, mut others) = (next(region, off, level)?, 0);
+            // BOUND: `OTHERS_MAX`, also for links in a cycle.
+            while at != 0 && !is_kept(at) {
+                others += 1;
+                if others > OTHERS_MAX {
                     return Ok(false);
                 }
-                link_word(region, last, level)?.store(at, Ordering::Release);
-                (last, count, others) = (at, count + 1, 0);
-            } else {
-                others += 1;
+                at = next(region, at, level)?;
             }
-            at = next(region, at, level)?;
-        }
-        link_word(region, last, level)?.store(0, Ordering::Release);
-        if (at != 0 || count != expected) && !canary::breaks(Canary::LinksKept) {
-            return Ok(false);
+            if others > 0 {
+                if at != 0 && !comes_after(off, at, level)? {
+                    return Ok(false);
+                }
+                link_word(region, off, level)?.store(at, Ordering::Release);
+            }
+            if at != 0 {
+                *unlinked = unlinked.wrapping_sub(place_hash(at));
+            }
         }
     }
-    Ok(true)
+    Ok(unlinked == [0; HEIGHT_MAX] || canary::breaks(Canary::LinksKept))
+}
+
+/// A hash of a node's place, whose sums over different sets of nodes differ.
+fn place_hash(off: u64) -> u64 {
+    let product = u128::from(off ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+    product as u64 ^ (product >> 64) as u64
 }
 
 /// Relinks the sorted `nodes` after `head` and clears all dead flags.

@@ -364,9 +364,9 @@ impl Replayer {
     ///
     /// CRASH: the next recovery finds the same nodes. If power failed, it links all of them again.
     /// If this process was killed, links of nodes before the mark led only to nodes after them in
-    /// the order of keys, whatever power had failed before; so if a walk finds as many as there are
-    /// on each level, it has found all. The edit that makes the list a table follows the flush of
-    /// all links.
+    /// the order of keys, whatever power had failed before. Links of nodes behind the mark may lead
+    /// anywhere: `keep_only` takes those nodes out, and compares the keys on both sides of each
+    /// gap. The edit that makes the list a table follows the flush of all links.
     fn relink(self, log: FoundLog, extent: &Arc<Extent>, read: &dyn Fn(u64)) -> Result<Ended> {
         let base = extent.off();
         let mut nodes: Vec<u64> = Vec::new();
