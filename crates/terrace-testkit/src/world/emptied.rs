@@ -32,6 +32,11 @@ impl World {
         // and a repository with some open extents.
         let memtable = options.front.memtable_bytes + (64 << 10);
         let mut bound = (512 << 10) + 2 * 2 * memtable + 6 * options.bottom.extent_bytes;
+        if options.design_of_new().has_pm_memtable() {
+            // The memtable in the pool that takes writes.
+            let most = options.pool.size_bytes / 16;
+            bound += options.front.pm_memtable_bytes.unwrap_or(most);
+        }
         if self.key_bytes > 1 << 10 {
             // The manifest keeps the bounds of tables, and reserves as much again as its largest
             // size so far.
