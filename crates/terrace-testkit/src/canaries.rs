@@ -155,7 +155,7 @@ pub fn trials() -> Vec<Trial> {
         (C::LinksUnflushed, ListsPower, Dax, 40),
         (C::ListBatch, ListsPower, Dax, 40),
         (C::ListNumbers, Lists, Dax, 10),
-        (C::LinksKept, Lists, Dax, 10),
+        (C::RecoveredEarly, Lists, Dax, 10),
         (C::FileUnsynced, TablesPower, Dax, 20),
         (C::LogsByNumber, TablesPower, Dax, 40),
         (C::DrainTombstone, Metamorphic, Dax, 10),

@@ -14,6 +14,9 @@ use crate::oracle::Outcome;
 use crate::place::{Place, scratch};
 use crate::settings;
 
+/// The bytes of the marks at the end of a list's extent (parts/log/layout.rs).
+const MARKS: u64 = 2 * 64;
+
 /// All pairs of a database.
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -105,6 +108,8 @@ fn copy(from: &Path, to: &Path) -> Outcome {
 /// A crash takes the first node of a list and leaves the others. A later list gets their space, and
 /// ends where one of them begins that would have the next number if numbers were used again: it
 /// must not take that for its own. Returns how many lists ended there.
+///
+/// While the marks of the list are there, the missing node is damage.
 pub fn reused() -> Outcome<u64> {
     let folder = scratch()?;
     let at = |name: &str| folder.path().join(name);
@@ -127,8 +132,23 @@ pub fn reused() -> Outcome<u64> {
     let old = records(&at("lost"))?;
     let first = *old.first().ok_or("the first list has no entry")?;
     let pool = OpenOptions::new().write(true).open(at("lost").join("pool"));
-    pool.and_then(|pool| pool.write_all_at(&[0; 8], first.0))
-        .map_err(|e| format!("changing the pool: {e}"))?;
+    let pool = pool.map_err(|e| format!("opening the pool: {e}"))?;
+    let zero = |off: u64, len: usize| {
+        let written = pool.write_all_at(&vec![0; len], off);
+        written.map_err(|e| format!("changing the pool: {e}"))
+    };
+    zero(first.0, 8)?;
+    copy(&at("lost"), &at("next"))?;
+    match open("next") {
+        Err(e) if e.contains("a node that is not whole") => {}
+        Err(e) => return Err(e),
+        Ok(_) => return Err("a list without its first node is taken for an empty one".into()),
+    }
+    for place in inspect::logs(at("lost")).map_err(|e| format!("finding lists: {e:?}"))? {
+        if let LogPlace::List { offset, bytes, .. } = place {
+            zero(offset + bytes - MARKS, MARKS as usize)?;
+        }
+    }
 
     // Returns the place of the first node of the next list.
     let next_life = |before: u8, bytes: usize| -> Outcome<Record> {

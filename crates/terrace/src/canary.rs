@@ -45,8 +45,8 @@ canaries! {
     ListBatch => "list-batch" in "front/*/memtable.rs",
     /// Numbers that a crash may have left in the pool are used again.
     ListNumbers => "list-numbers" in "front/*/recover.rs",
-    /// Links are kept after a kill although some are missing.
-    LinksKept => "links-kept" in "skiplist/walk.rs",
+    /// A pool counts as recovered from a power loss before lists that are logs are linked again.
+    RecoveredEarly => "recovered-early" in "db/open.rs",
     /// A list that was its own log becomes a table before its links are durable.
     LinksUnflushed => "links-unflushed" in "elastic/copy_in.rs",
     /// The manifest names a table that was not synced.

@@ -157,7 +157,8 @@ pub enum Durability {
     ///
     /// `FlatLsm` logs it in its pool, where the log is the table: there a crash of the process
     /// loses nothing. A power loss on `Dax` may take the last records, as many as have less than
-    /// 256 bytes together, and never one before a write of another mode.
+    /// 256 bytes together, and never one before a write of another mode. A memtable of `NoveLsm` in
+    /// the pool is its own log: there it is as durable as `Buffered`.
     Volatile,
     /// Logged: survives a crash of the process on every medium, and power loss on `Dax`.
     #[default]

@@ -16,6 +16,7 @@ use terrace_media::{
 
 use super::trace::Trace;
 use super::{Db, Handle, Progress, RecoveryReport, keyspace};
+use crate::canary::failpoint;
 use crate::designs::OWNERS;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -263,9 +264,7 @@ impl DbBuilder {
         }
         report.merges_resumed = opened.merges_resumed;
         report.tables_rebuilt = opened.tables_rebuilt;
-        if links_lost {
-            shared.pool.mark_recovered()?;
-        }
+        failpoint!(RecoveredEarly if links_lost => shared.pool.mark_recovered()?);
         let engine = Arc::new(Engine::new(Arc::clone(&shared), stages));
         engine.replay_logs(&mut report, &|done, total| {
             self.report(Progress {
@@ -275,6 +274,13 @@ impl DbBuilder {
                 unit: "bytes",
             });
         })?;
+        if links_lost {
+            // PERSIST: the links of all lists, those of logs among them, before the pool counts as
+            // recovered. Reversed, the recovery after a kill would rely on links that a power loss
+            // has taken.
+            // CRASH: until then the next recovery makes all links again.
+            shared.pool.mark_recovered()?;
+        }
         let gone = keyspace::load_dropped(&engine, report.clean)?;
         match &fixed {
             None => self.finish_creation(&shared)?,

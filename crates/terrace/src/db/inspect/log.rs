@@ -8,7 +8,7 @@ use super::{Entry, Finding, Home, Kept, Kind};
 use crate::error::{Error, Result};
 use crate::parts::expiry::layout as expiring;
 use crate::parts::log::salvage::{self, Piece, Salvaged};
-use crate::parts::log::{LogEntry, RecordView, replay_list};
+use crate::parts::log::{ListBounds, LogEntry, RecordView, replay_list};
 use crate::parts::manifest::LogPlace as NamedPlace;
 use crate::parts::ranges::layout as ranges;
 use crate::stages::file_names::log_file_id;
@@ -248,7 +248,12 @@ fn walk_list<E: From<Error>>(
     id: u64,
     visit: &mut dyn FnMut(LogPiece<'_>) -> Result<(), E>,
 ) -> Result<LogSummary, E> {
-    let file = super::open(path)?;
+    let (file, header) = super::open_pool(path)?;
+    let bounds = ListBounds {
+        id,
+        end: None,
+        power_lost: header.power_lost,
+    };
     let have = file.len().map_err(|e| Error::io("examine", path, e))?;
     let mut extent = vec![0; have.saturating_sub(offset).min(bytes) as usize];
     let read = file.read_exact_at(offset, &mut extent);
@@ -260,7 +265,7 @@ fn walk_list<E: From<Error>>(
     };
     let mut kept = Kept(None);
     let (mut entries, mut from) = (Vec::new(), None);
-    let walked = replay_list(&extent, offset, (id, None), &mut |at, node| {
+    let walked = replay_list(&extent, offset, bounds, &mut |at, node| {
         let entry = LogEntry {
             kind: node.header.kind,
             keyspace: node.header.keyspace,

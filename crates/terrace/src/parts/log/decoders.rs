@@ -11,7 +11,7 @@ use super::layout::{
     RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, check_log_header, encode_log_header,
     log_database, log_id,
 };
-use super::list::{ListEnd, replay_list};
+use super::list::{ListBounds, ListEnd, replay_list};
 use super::record::{Payload, RecordView};
 use super::replay::{LogOf, replay_slice};
 use super::salvage::{Piece, salvage};
@@ -283,8 +283,13 @@ fn list_seeds() -> Vec<Vec<u8>> {
         let end = bytes.len();
         bytes.resize(end + 64 + MARKS, 0);
         if let Some(place) = marked {
-            let place = place.min(end) as u64;
-            let words = ListMark { id: ID, place }.encode().map(u64::to_le_bytes);
+            let written = place.min(end) as u64;
+            let mark = ListMark {
+                id: ID,
+                durable: written / 2,
+                written,
+            };
+            let words = mark.encode().map(u64::to_le_bytes);
             let mark = words.as_flattened();
             bytes[end + 64..][..mark.len()].copy_from_slice(mark);
         }
@@ -313,9 +318,15 @@ fn mend_list(bytes: &mut [u8]) {
     }
     for mark in bytes.get_mut(marks..).unwrap_or(&mut []).chunks_mut(64) {
         let (words, _) = mark.as_chunks_mut::<8>();
-        if let [id, place, checksum, ..] = words {
-            let [id, place] = [&*id, &*place].map(|word| u64::from_le_bytes(*word));
-            *checksum = ListMark { id, place }.encode()[2].to_le_bytes();
+        if let [id, durable, written, checksum, ..] = words {
+            let fields = [&*id, &*durable, &*written].map(|word| u64::from_le_bytes(*word));
+            let [id, durable, written] = fields;
+            let mark = ListMark {
+                id,
+                durable,
+                written,
+            };
+            *checksum = mark.encode()[3].to_le_bytes();
         }
     }
 }
@@ -324,7 +335,12 @@ fn run_list(bytes: &[u8]) -> Result<Seen, String> {
     let replay = |end: Option<u64>| -> (Vec<u64>, Result<ListEnd, DecodeError>, Option<String>) {
         let (mut places, mut next, mut broken) = (Vec::new(), TABLE_NODES_AT as u64, None);
         let mut seq = None;
-        let found = replay_list(bytes, 0, (ID, end), &mut |at, node| {
+        let bounds = ListBounds {
+            id: ID,
+            end,
+            power_lost: false,
+        };
+        let found = replay_list(bytes, 0, bounds, &mut |at, node| {
             let follows = seq.is_none_or(|seq| seq + 1 == node.header.seq);
             if at != next || !follows {
                 broken = Some(format!(
@@ -354,7 +370,11 @@ fn run_list(bytes: &[u8]) -> Result<Seen, String> {
             // It is whole with its end recorded, and damaged with a later one.
             let (again, noted, _) = replay(Some(end.bytes));
             same("the nodes", &again, &places)?;
-            same("a list with an end", &noted, &Ok(end))?;
+            let with_end = ListEnd {
+                durable: end.bytes,
+                ..end
+            };
+            same("a list with an end", &noted, &Ok(with_end))?;
             let (_, short, _) = replay(Some(end.bytes + 1));
             same("damage of its end", &short.is_err(), &true)?;
             let shape = end.batches.min(7) << 8 | end.entries.min(7) << 4;

@@ -44,14 +44,15 @@
 //!
 //! A log that is a list (list.rs) is in an extent of its own, and begins as a table does: header,
 //! head and nodes are those of `parts/skiplist`. The last two lines of the extent are marks, of
-//! which the valid one with the largest place counts:
+//! which the valid one with the larger second place counts:
 //!
 //! |  at | size | field    |                                                                |
 //! |-----|------|----------|----------------------------------------------------------------|
 //! |   0 |    8 | log id   | as in the table's header                                       |
-//! |   8 |    8 | place    | all nodes before this offset in the extent are durable         |
-//! |  16 |    8 | checksum | crc32c of bytes 0..16                                          |
-//! |  24 |   40 | unused   |                                                                |
+//! |   8 |    8 | durable  | all nodes before this offset in the extent are durable         |
+//! |  16 |    8 | written  | all nodes before this offset are written, and linked           |
+//! |  24 |    8 | checksum | crc32c of bytes 0..24                                          |
+//! |  32 |   32 | unused   |                                                                |
 
 use crate::parts::codec::{self, DecodeError, Reader};
 use crate::types::DbId;
@@ -77,7 +78,7 @@ pub(crate) const LOG_BYTES_MAX: u64 = (u32::MAX as u64) * RECORD_ALIGN as u64;
 pub(crate) const LIST_MARK_BYTES: u64 = 64;
 pub(crate) const LIST_MARKS: u64 = 2;
 /// The words of a mark that are used.
-pub(crate) const LIST_MARK_WORDS: usize = 3;
+pub(crate) const LIST_MARK_WORDS: usize = 4;
 
 const MAGIC: [u8; 4] = *b"TLOG";
 const VERSION: u32 = 2;
@@ -105,29 +106,34 @@ const _: () = assert!(
 );
 const _: () = assert!(LIST_MARKS == 2, "a bit tells the line of the last mark");
 
-/// A mark of a list: how much of it is durable.
+/// A mark of a list: how much of it is durable, and how much is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListMark {
     pub(crate) id: u64,
-    pub(crate) place: u64,
+    pub(crate) durable: u64,
+    pub(crate) written: u64,
 }
 
 impl ListMark {
     /// Returns the words of the mark.
     pub(crate) fn encode(&self) -> [u64; LIST_MARK_WORDS] {
-        [self.id, self.place, self.checksum()].map(u64::to_le)
+        [self.id, self.durable, self.written, self.checksum()].map(u64::to_le)
     }
 
     /// Decodes a mark; `None` if it is not valid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ListMark> {
         let (words, _) = bytes.as_chunks::<8>();
-        let [id, place, checksum] = words.first_chunk()?.map(u64::from_le_bytes);
-        let mark = ListMark { id, place };
+        let [id, durable, written, checksum] = words.first_chunk()?.map(u64::from_le_bytes);
+        let mark = ListMark {
+            id,
+            durable,
+            written,
+        };
         (mark.checksum() == checksum).then_some(mark)
     }
 
     fn checksum(&self) -> u64 {
-        let fields = [self.id, self.place].map(u64::to_le_bytes);
+        let fields = [self.id, self.durable, self.written].map(u64::to_le_bytes);
         u64::from(codec::checksum(fields.as_flattened()))
     }
 }

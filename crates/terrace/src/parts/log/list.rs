@@ -14,8 +14,9 @@
 //!       earlier use never have the next number: within a session numbers only grow, and after an
 //!       unclean end they go on above all that may have been used (wal_memtable/recover.rs). An
 //!       orderly close records those of entries that it gives up.
-//!   N3  A mark names a place only when everything before it is durable. So an unsound node before
-//!       it is damage, never the result of a crash.
+//!   N3  A mark names a durable place only when everything before it is durable, and a written one
+//!       only when all before it is written and linked. So an unsound node before the first is
+//!       damage, never the result of a crash, and one before the second unless power was lost.
 //!
 //! Bytes: layout.rs and `parts/skiplist/layout.rs`. Callers: the front, as of any log.
 
@@ -63,7 +64,7 @@ struct Moving {
     /// The offset of the next node.
     tail: AtomicU64,
     settle: Settle,
-    /// The place in the last mark; in the lowest bit, which a place does not use, its line.
+    /// The written place in the last mark; in the lowest bit, which a place does not use, its line.
     marked: AtomicU64,
 }
 
@@ -129,26 +130,29 @@ impl ListLog {
         }
     }
 
-    /// Notes in a mark that everything before `place` is durable, if enough has come since the last
-    /// one. Called at a reservation: a list that takes no more nodes may lose its marks.
-    fn mark(&self, place: u64) {
+    /// Notes in a mark that everything before `written` is written, if enough has come since the
+    /// last one. Called at a reservation: a list that takes no more nodes may lose its marks.
+    fn mark(&self, written: u64) {
         let last = self.moving.marked.load(Ordering::Relaxed);
         let every = (self.capacity / MARKED_PART).min(MARKED_BYTES_MAX);
-        if place <= last + every {
+        if written <= last + every {
             return;
         }
         let line = (last & 1) ^ 1;
-        self.moving.marked.store(place | line, Ordering::Relaxed);
-        let words = ListMark { id: self.id, place }.encode();
-        let at = self.extent.off() + self.capacity + line * LIST_MARK_BYTES;
-        let region = self.extent.region();
-        for (word, value) in words.into_iter().enumerate() {
-            if let Some(word) = region.word(at + 8 * word as u64) {
-                word.store(value, Ordering::Relaxed);
-            }
-        }
+        self.moving.marked.store(written | line, Ordering::Relaxed);
+        // PERSIST: what is before the durable place was fenced, or synced, before it counts as such
+        // (N3).
+        let durable = match self.fence_is_enough() {
+            true => written,
+            false => written.min(self.synced.load(Ordering::Acquire)),
+        };
+        let mark = ListMark {
+            id: self.id,
+            durable,
+            written,
+        };
         // Nothing waits for it: without it, the mark before counts.
-        region.flush(at, 8 * LIST_MARK_WORDS, Purpose::Log);
+        store_mark(&self.extent, line, mark);
     }
 }
 
@@ -162,11 +166,7 @@ impl Log for ListLog {
         }
         self.moving.tail.store(at + bytes, Ordering::Relaxed);
         let (ticket, written) = self.moving.settle.reserve();
-        // PERSIST: what is before the mark was fenced, or synced, before it counts as such (N3).
-        self.mark(match self.fence_is_enough() {
-            true => written,
-            false => self.synced.load(Ordering::Acquire),
-        });
+        self.mark(written);
         Some(Slot {
             at,
             bytes,
@@ -232,44 +232,88 @@ impl Log for ListLog {
     }
 }
 
+/// Writes and flushes a mark into one of its two lines.
+fn store_mark(extent: &Extent, line: u64, mark: ListMark) {
+    let at = extent.off() + ListLog::capacity(extent) + line * LIST_MARK_BYTES;
+    let region = extent.region();
+    for (word, value) in mark.encode().into_iter().enumerate() {
+        if let Some(word) = region.word(at + 8 * word as u64) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+    region.flush(at, 8 * LIST_MARK_WORDS, Purpose::Log);
+}
+
+/// Notes in both marks where a recovered list ends: all nodes before `end` are durable and linked.
+///
+/// After a power loss marks may name places that were written and are lost. If the process were
+/// killed now, the next recovery would take what is missing before them for damage.
+pub(crate) fn mark_end(extent: &Extent, id: u64, end: u64) {
+    let mark = ListMark {
+        id,
+        durable: end,
+        written: end,
+    };
+    (0..LIST_MARKS).for_each(|line| store_mark(extent, line, mark));
+}
+
+/// What is known of a list besides its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ListBounds {
+    pub(crate) id: u64,
+    /// The end of the list, if it is recorded.
+    pub(crate) end: Option<u64>,
+    /// Whether power was lost since it was written, so that it may lack what was not durable.
+    pub(crate) power_lost: bool,
+}
+
 /// The end of a list that is a log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListEnd {
     /// The offset in the extent after the last node.
     pub(crate) bytes: u64,
-    /// The place in the newest mark, or 0: all nodes before it were linked on all levels when it
-    /// was stored.
+    /// The written place in the newest mark, after a power loss the durable one, or 0: all nodes
+    /// before it were linked on all levels when it was stored.
     pub(crate) marked: u64,
+    /// The place before which all nodes are known to be durable, or 0.
+    pub(crate) durable: u64,
     pub(crate) batches: u64,
     pub(crate) entries: u64,
 }
 
-/// Calls `f` with the offset in the extent of each node of list `id`, oldest first, and the node.
-/// `extent` has the bytes of its extent, which is at `base` in the pool; `end`: the end of the
-/// list, if it is known.
+/// Calls `f` with the offset in the extent of each node of a list, oldest first, and the node.
+/// `extent` has the bytes of its extent, which is at `base` in the pool.
 ///
 /// The error names the offset of damage, or is the first one of `f`. Links are neither read nor
 /// trusted.
 pub(crate) fn replay_list<'a, E: From<DecodeError>>(
     extent: &'a [u8],
     base: u64,
-    (id, end): (u64, Option<u64>),
+    bounds: ListBounds,
     f: &mut dyn FnMut(u64, SoundNode<'a>) -> Result<(), E>,
 ) -> Result<ListEnd, E> {
+    let ListBounds {
+        id,
+        end,
+        power_lost,
+    } = bounds;
     check_head(extent, base, id)?;
     let marks = extent
         .len()
         .saturating_sub((LIST_MARKS * LIST_MARK_BYTES) as usize);
     let nodes = &extent[..end.map_or(marks, |end| marks.min(end as usize))];
-    let marked = (0..LIST_MARKS as usize)
+    let newest = (0..LIST_MARKS as usize)
         .filter_map(|mark| ListMark::decode(extent.get(marks + mark * LIST_MARK_BYTES as usize..)?))
-        .filter(|mark| mark.id == id && mark.place <= marks as u64)
-        .map(|mark| mark.place);
-    let marked = marked.max().unwrap_or(0);
-    let durable = marked.max(end.unwrap_or(0));
+        .filter(|mark| mark.id == id && mark.durable <= mark.written)
+        .filter(|mark| mark.written <= marks as u64)
+        .max_by_key(|mark| mark.written);
+    let (durable, written) = newest.map_or((0, 0), |mark| (mark.durable, mark.written));
+    let marked = if power_lost { durable } else { written };
+    let known = marked.max(end.unwrap_or(0));
     let mut found = ListEnd {
         bytes: TABLE_NODES_AT as u64,
         marked,
+        durable: durable.max(end.unwrap_or(0)),
         ..ListEnd::default()
     };
     let mut batch: Vec<(u64, SoundNode<'a>)> = Vec::new();
@@ -296,8 +340,8 @@ pub(crate) fn replay_list<'a, E: From<DecodeError>>(
             f(at, node)?;
         }
     }
-    if found.bytes < durable {
-        let expected = format!("nodes up to {:#x}", base + durable);
+    if found.bytes < known {
+        let expected = format!("nodes up to {:#x}", base + known);
         let found = "a node that is not whole, or not the next one";
         return Err(DecodeError::new("list that is a log", base + at, expected, found).into());
     }

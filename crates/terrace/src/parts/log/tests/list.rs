@@ -12,7 +12,7 @@ use super::{Batch, batches};
 use crate::parts::codec::DecodeError;
 use crate::parts::key::Target;
 use crate::parts::log::layout::{LIST_MARK_BYTES, LIST_MARKS};
-use crate::parts::log::{ListLog, Log, Payload, replay_list};
+use crate::parts::log::{ListBounds, ListLog, Log, Payload, mark_end, replay_list};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, encode_table_header};
 use crate::parts::skiplist::node::head_bytes;
 use crate::parts::skiplist::{NewNode, SkipList};
@@ -86,12 +86,21 @@ fn nodes(batch: &Batch) -> Vec<NewNode<'_>> {
         .collect()
 }
 
+/// The bounds of a list after a power loss.
+fn lost(id: u64, end: Option<u64>) -> ListBounds {
+    ListBounds {
+        id,
+        end,
+        power_lost: true,
+    }
+}
+
 /// Returns the batches that a recovery finds, and the end of the list.
-fn read(extent: &Extent, id: u64, end: Option<u64>) -> (Vec<Batch>, Result<u64, DecodeError>) {
+fn read(extent: &Extent, bounds: ListBounds) -> (Vec<Batch>, Result<u64, DecodeError>) {
     let bytes = extent.region().bytes(extent.off(), extent.len() as usize);
     let mut found: Vec<Batch> = Vec::new();
     let mut more = false;
-    let walked = replay_list(bytes.unwrap(), extent.off(), (id, end), &mut |_, node| {
+    let walked = replay_list(bytes.unwrap(), extent.off(), bounds, &mut |_, node| {
         let header = node.header;
         let entry = (
             header.kind,
@@ -144,7 +153,7 @@ fn lists_survive_crashes() {
             machine.on_persist(Some(Box::new(move |machine, point| {
                 for survive in survivals(point.index) {
                     let after = Machine::boot(machine.crash_image(survive), point.index);
-                    let (found, end) = read(&reopen(&after, span), id, None);
+                    let (found, end) = read(&reopen(&after, span), lost(id, None));
                     end.unwrap_or_else(|e| panic!("{medium} {point:?} {survive:?}: {e:?}"));
                     let is_prefix = expected.starts_with(&found);
                     assert!(is_prefix, "{medium} {id} {point:?} {survive:?}: {found:?}");
@@ -172,8 +181,13 @@ fn lists_survive_crashes() {
             }
             machine.on_persist(None);
             let after = Machine::boot(machine.process_image(), 1);
-            let (found, _) = read(&reopen(&after, span), id, None);
+            let killed = ListBounds {
+                power_lost: false,
+                ..lost(id, None)
+            };
+            let (found, end) = read(&reopen(&after, span), killed);
             assert_eq!(found, all[..written], "a process crash loses nothing");
+            assert!(end.is_ok());
             assert!(written > 20 && crashes.load(Ordering::Relaxed) >= 7 * 8);
         }
     }
@@ -200,7 +214,7 @@ fn damage_before_a_mark_is_reported() {
         let extent = reopen(&machine, extent.span());
         let word = extent.region().word(extent.off() + at / 8 * 8).unwrap();
         word.fetch_xor(1 << (at % 8 * 8), Ordering::Relaxed);
-        read(&extent, 7, recorded)
+        read(&extent, lost(7, recorded))
     };
     // The header of the first batch: behind it is everything that the marks call durable.
     let (found, result) = damaged(ends[0] + 9, None);
@@ -224,6 +238,35 @@ fn damage_before_a_mark_is_reported() {
     }
 }
 
+/// What was written and not synced must be there unless power was lost. A recovery notes what was
+/// lost, so that the next one does not miss it.
+#[test]
+fn damage_of_what_was_written_is_reported() {
+    let machine = Machine::new(69, Medium::Mapped);
+    let extent = extent_of(&machine);
+    let writer = Writer::new(Arc::clone(&extent), 7, Medium::Mapped);
+    let mut ends = Vec::new();
+    for batch in batches(&mut fastrand::Rng::with_seed(70), 40, 100) {
+        assert!(writer.append(&batch));
+        ends.push(writer.log.bytes());
+    }
+    let word = extent.region().word(extent.off() + ends[9] + 8).unwrap();
+    word.fetch_xor(1, Ordering::Relaxed);
+    let killed = ListBounds {
+        power_lost: false,
+        ..lost(7, None)
+    };
+    let (found, result) = read(&extent, killed);
+    assert_eq!(found.len(), 10);
+    let text = result.unwrap_err().to_string();
+    assert!(text.contains("not whole"), "{text}");
+    let (found, result) = read(&extent, lost(7, None));
+    assert_eq!((found.len(), result.ok()), (10, Some(ends[9])));
+    mark_end(&extent, 7, ends[9]);
+    let (found, result) = read(&extent, killed);
+    assert_eq!((found.len(), result.ok()), (10, Some(ends[9])));
+}
+
 /// Bytes of any other list, or none, are refused, and hostile bytes never panic.
 #[test]
 fn hostile_lists_are_refused() {
@@ -233,7 +276,7 @@ fn hostile_lists_are_refused() {
     for batch in &batches(&mut fastrand::Rng::with_seed(67), 20, 100) {
         assert!(writer.append(batch));
     }
-    assert!(read(&extent, 8, None).1.is_err());
+    assert!(read(&extent, lost(8, None)).1.is_err());
     let bytes = extent.region().bytes(extent.off(), EXTENT_BYTES as usize);
     let bytes = bytes.unwrap().to_vec();
     let mut rng = fastrand::Rng::with_seed(68);
@@ -246,7 +289,11 @@ fn hostile_lists_are_refused() {
         }
         bytes.truncate(rng.usize(..=EXTENT_BYTES as usize));
         let end = [None, Some(rng.u64(..)), Some(1000)][rng.usize(..3)];
-        let found = replay_list(&bytes, 0, (7, end), &mut |at, node| {
+        let bounds = ListBounds {
+            power_lost: rng.bool(),
+            ..lost(7, end)
+        };
+        let found = replay_list(&bytes, 0, bounds, &mut |at, node| {
             assert!(at + node.bytes() <= bytes.len() as u64);
             Ok::<(), DecodeError>(())
         });

@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::parts::filter::{Filter, FilterBuilder};
 use crate::parts::manifest::{Change, Edit};
 use crate::parts::skiplist::SkipList;
-use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT};
+use crate::parts::skiplist::layout::{HEIGHT_MAX, TABLE_HEADER_BYTES, TABLE_NODES_AT};
+use crate::parts::skiplist::node::link_at;
 use crate::parts::skiplist::walk::Walk;
 use crate::stages::{Completion, Job, JobKind, ListImage, Sealed, Shared, Step, retired};
 
@@ -80,26 +81,47 @@ impl CopyIn {
             // does not order the stores of other threads. Reversed, the edit could name a table
             // with pieces missing.
             list.extent.region().fence(Purpose::Flush);
-        } else if self.shared.pool_outlives() {
-            // PERSIST: the links of a list that was its own log, before the edit that makes it a
-            // table. Reversed, a power loss could leave a table with links from before.
-            // CRASH: it is still its log, and recovery links all nodes again.
-            let region = list.extent.region();
-            failpoint!(LinksUnflushed skips region.persist(at, len, Purpose::Flush));
         }
         self.copied += len as u64;
-        if let Some(filter) = &mut self.filter {
-            let base = list.extent.off();
-            let mut walk = Walk::new(&list.region, base + self.hashed, base + used);
-            while walk.position() < base + self.copied {
-                match walk.next_node()? {
-                    Some(node) => filter.insert(node.header.hash),
-                    None => break,
-                }
-            }
-            self.hashed = walk.position() - base;
+        let flushes_links = list.in_place && self.shared.pool_outlives();
+        if self.filter.is_some() || flushes_links {
+            self.walk_piece(used, list, flushes_links)?;
+        }
+        if flushes_links {
+            // PERSIST: the links of a list that was its own log, before the edit that makes it a
+            // table. Reversed, a power loss could leave a table with links from before. All else of
+            // its nodes is durable.
+            // CRASH: it is still its log, and recovery links all nodes again.
+            list.extent.region().fence(Purpose::Flush);
         }
         Ok(true)
+    }
+
+    /// Puts the hashes of a piece's nodes into the filter, and flushes their links.
+    fn walk_piece(&mut self, used: u64, list: &ListImage, flushes_links: bool) -> Result<()> {
+        let base = list.extent.off();
+        let flush_links = |off: u64, height: u8| {
+            let links = 8 * usize::from(height);
+            let region = list.extent.region();
+            failpoint!(LinksUnflushed skips region.flush(link_at(off, 0), links, Purpose::Flush));
+        };
+        if flushes_links && self.hashed == TABLE_NODES_AT as u64 {
+            flush_links(base + TABLE_HEADER_BYTES as u64, HEIGHT_MAX as u8);
+        }
+        let mut walk = Walk::new(&list.region, base + self.hashed, base + used);
+        while walk.position() < base + self.copied {
+            let Some(node) = walk.next_node()? else {
+                break;
+            };
+            if let Some(filter) = &mut self.filter {
+                filter.insert(node.header.hash);
+            }
+            if flushes_links {
+                flush_links(node.off, node.header.height);
+            }
+        }
+        self.hashed = walk.position() - base;
+        Ok(())
     }
 
     /// Writes the filter. Without pool space for it the table gets no filter.

@@ -7,7 +7,7 @@ use terrace_media::Span;
 
 use super::layout::{TABLE, TableMeta};
 use crate::parts::codec::DecodeError;
-use crate::parts::log::replay_list;
+use crate::parts::log::{ListBounds, replay_list};
 use crate::parts::manifest::{LogPlace, State};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
 use crate::stages::salvage::{Area, DamagedPool, Found, Salvage, Unnamed};
@@ -25,8 +25,13 @@ pub(crate) static SALVAGE: Salvage = Salvage {
 /// Returns the nodes of a list that is its own log.
 fn list_area(pool: &mut dyn DamagedPool, id: u64, span: Span, end: Option<u64>) -> Area {
     let mut first = 0;
+    let bounds = ListBounds {
+        id,
+        end,
+        power_lost: pool.power_lost(),
+    };
     let bytes = pool.bytes(span.off, span.len).unwrap_or_default();
-    let walked = replay_list(bytes, span.off, (id, end), &mut |_, node| {
+    let walked = replay_list(bytes, span.off, bounds, &mut |_, node| {
         if first == 0 {
             first = node.header.seq;
         }

@@ -75,6 +75,8 @@ pub(crate) struct WalMemtable {
     active: ArcSwap<Memtable>,
     /// Whether writing has ended; changed and read under the commit lock.
     closed: AtomicBool,
+    /// Whether writes that ask for no log are logged; changed and read under the commit lock.
+    logs_all: AtomicBool,
     spare: Mutex<Option<Arc<Memtable>>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
     making: Mutex<()>,
@@ -153,11 +155,8 @@ impl WalMemtable {
         if replaced || empty {
             return Some(false);
         }
-        {
-            let mut spare = self.spare.lock();
-            let fits = |spare: &mut Arc<Memtable>| batch.is_none_or(|batch| fits(spare, batch));
-            self.active.store(spare.take_if(fits)?);
-        }
+        let fits = |spare: &mut Arc<Memtable>| batch.is_none_or(|batch| fits(spare, batch));
+        let next = self.spare.lock().take_if(fits)?;
         if let Some(log) = &active.log {
             // PERSIST: gathered records before the first one of the next log is acknowledged.
             // Reversed, a power loss could take earlier writes than those that survive.
@@ -165,7 +164,10 @@ impl WalMemtable {
         }
         {
             let mut shown = self.tables.0.lock();
-            let sealed = std::mem::replace(&mut shown.active, self.active.load_full());
+            // Under this lock: a caller that sees that its entries are not in the active memtable
+            // asks for sealed ones next, and must find them there (`Engine::flush`).
+            self.active.store(Arc::clone(&next));
+            let sealed = std::mem::replace(&mut shown.active, next);
             let sealed = || Waiting {
                 memtable: Arc::clone(&sealed),
                 taken: false,
@@ -271,6 +273,10 @@ impl Front for WalMemtable {
             return Ok(Written::KeyspaceDropped);
         }
         let memtable = self.active.load();
+        let durability = match durability {
+            Durability::Volatile if self.logs_all.load(Ordering::Relaxed) => Durability::Buffered,
+            asked => asked,
+        };
         // A log that is the table takes all entries.
         let logged = durability != Durability::Volatile || self.in_log || memtable.is_list();
         let first = sequencer.last_taken() + 1;
@@ -525,6 +531,11 @@ impl Front for WalMemtable {
         // Before the sync: it may miss entries that become visible meanwhile.
         let upto = self.shared.sequencer.visible();
         self.sync(u64::MAX).map(|()| upto)
+    }
+
+    fn log_all(&self, on: bool) {
+        let _commit = self.commit.lock();
+        self.logs_all.store(on, Ordering::Relaxed);
     }
 
     fn close(&self) -> Result<Vec<u64>> {

@@ -147,6 +147,7 @@ pub(crate) fn recover(
         commit: Mutex::new(()),
         active: ArcSwap::new(active),
         closed: AtomicBool::new(false),
+        logs_all: AtomicBool::new(false),
         spare: Mutex::new(None),
         making: Mutex::new(()),
         for_next_opening: Mutex::default(),

@@ -32,7 +32,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parts::codec::DecodeError;
 use crate::parts::log::layout::{LOG_HEADER_BYTES, RECORD_ALIGN};
 use crate::parts::log::{
-    FileLog, LogEntry, LogOf, RecordView, replay_file, replay_list, replay_pool,
+    FileLog, ListBounds, LogEntry, LogOf, RecordView, mark_end, replay_file, replay_list,
+    replay_pool,
 };
 use crate::parts::manifest::{Change, Edit, LogPlace};
 use crate::parts::ranges::{LateKeys, RangeDelete, Readable};
@@ -112,7 +113,7 @@ impl FoundLog {
     fn first_seq(&self, shared: &Shared) -> Option<SeqNo> {
         let extent = match &self.place {
             FoundPlace::Pool(extent) => extent,
-            FoundPlace::List(extent) => return self.first_in_list(extent),
+            FoundPlace::List(extent) => return self.first_in_list(extent, shared),
             FoundPlace::File => return Some(0),
         };
         let log = LogOf {
@@ -132,7 +133,7 @@ impl FoundLog {
     }
 
     /// As `first_seq`, of a list.
-    fn first_in_list(&self, extent: &Extent) -> Option<SeqNo> {
+    fn first_in_list(&self, extent: &Extent, shared: &Shared) -> Option<SeqNo> {
         let mut found = 0;
         // The first node ends it.
         let first = &mut |_, node: SoundNode<'_>| {
@@ -140,8 +141,17 @@ impl FoundLog {
             Err(None::<DecodeError>)
         };
         let bytes = bytes_of(extent).unwrap_or_default();
-        let is_empty = replay_list(bytes, extent.off(), (self.id, self.end), first).is_ok();
+        let is_empty = replay_list(bytes, extent.off(), self.bounds(shared), first).is_ok();
         (!is_empty).then_some(found)
+    }
+
+    /// Returns what is known of it as a list.
+    fn bounds(&self, shared: &Shared) -> ListBounds {
+        ListBounds {
+            id: self.id,
+            end: self.end,
+            power_lost: shared.pool.shutdown() == Shutdown::PowerLost,
+        }
     }
 
     /// Returns the bytes of memory that its replay takes in the pool.
@@ -362,9 +372,9 @@ impl Replayer {
     /// Links the nodes of a list that is its own log, in place. After a killed process the links of
     /// all nodes before the last mark are there, and only the others are linked again.
     ///
-    /// CRASH: the next recovery finds the same nodes. If power failed, it links all of them again.
-    /// If this process was killed, links of nodes before the mark led only to nodes after them in
-    /// the order of keys, whatever power had failed before. Links of nodes behind the mark may lead
+    /// CRASH: the next recovery finds the same nodes. If power failed, then or before this one, it
+    /// links all of them again. If this process alone was killed, links of nodes before the mark
+    /// led only to nodes after them in the order of keys. Links of nodes behind the mark may lead
     /// anywhere: `keep_only` takes those nodes out, and compares the keys on both sides of each
     /// gap. The edit that makes the list a table follows the flush of all links.
     fn relink(self, log: FoundLog, extent: &Arc<Extent>, read: &dyn Fn(u64)) -> Result<Ended> {
@@ -374,7 +384,8 @@ impl Replayer {
         let (mut seqs, mut deletes, mut expiring) = (None, 0, false);
         let late = LateKeys::within(self.shared.memory.limits.late_bytes);
         let bytes = bytes_of(extent)?;
-        let found = replay_list(bytes, base, (log.id, log.end), &mut |at, node| {
+        let bounds = log.bounds(&self.shared);
+        let found = replay_list(bytes, base, bounds, &mut |at, node| {
             let Header {
                 seq,
                 kind,
@@ -425,15 +436,15 @@ impl Replayer {
             walk::relink_sorted(region, head, nodes.into_iter())?;
         }
         // PERSIST: nodes that a killed process wrote and did not fence, before a reader can see
-        // them. Reversed, a power loss would take back what has been read. Those before a mark or
-        // the recorded end are durable.
-        let durable = found.marked.max(log.end.unwrap_or(0));
-        let others = found.bytes.saturating_sub(durable) as usize;
-        region.persist(base + durable, others, Purpose::Log);
+        // them. Reversed, a power loss would take back what has been read.
+        let others = found.bytes.saturating_sub(found.durable) as usize;
+        region.persist(base + found.durable, others, Purpose::Log);
         // A process crash leaves nodes in the page cache only, and the end of the list relies on
         // them from here on.
         let synced = region.sync(base, found.bytes as usize);
         synced.map_err(|e| append_failed(&self.shared, e))?;
+        // CRASH: until the recovery of the pool ends, the next one still knows of the power loss.
+        mark_end(extent, log.id, found.bytes);
         Ok(Ended {
             replayer: self,
             log,
