@@ -192,12 +192,10 @@ impl Engine {
                 Wait::for_work(self.refusals())
             }
         };
-        let bytes_for = |batch| self.stages.spare_bytes(batch);
         let larger = match need {
-            Need::Memtable(batch) => Some(bytes_for(Some(*batch))),
+            Need::Memtable(batch) => self.stages.larger_spare(batch),
             _ => None,
         };
-        let larger = larger.filter(|larger| larger.is_beyond(bytes_for(None)));
         self.larger_needed.lock().extend(larger);
         let result = loop {
             if let Err(e) = self.check_writable() {

@@ -127,8 +127,7 @@ impl Engine {
         let limits = &self.shared.memory.limits;
         let budget = || human_bytes(self.shared.options.memory_bytes.unwrap_or(0));
         // A memtable of its own size would be memory outside the plan.
-        let bytes_for = |batch| self.stages.spare_bytes(batch);
-        if bytes_for(Some(batch)).is_beyond(bytes_for(None)) {
+        if self.stages.larger_spare(batch).is_some() {
             return Err(Error::invalid(format!(
                 "the batch has {} entries of {} bytes, which may not fit a memtable of {}, the \
                  largest with --memory (memory_bytes) of {}: split it, or reopen with larger \

@@ -105,6 +105,11 @@ impl Stages {
         spares.map_or_else(SpareBytes::default, |spares| spares.bytes(batch))
     }
 
+    /// Returns the bytes of a memtable for `batch`, if one of the usual size does not take it.
+    fn larger_spare(&self, batch: &Batch) -> Option<SpareBytes> {
+        self.front.spares()?.larger(batch)
+    }
+
     /// Returns the bytes of the largest table of the buffer.
     fn table_bytes_largest(&self) -> u64 {
         let buffer = self.buffer.as_ref();

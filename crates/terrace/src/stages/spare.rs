@@ -12,6 +12,8 @@ pub(crate) trait Spares {
     fn are_due(&self) -> bool;
     /// Returns the bytes that one takes, large enough for `batch`.
     fn bytes(&self, batch: Option<&Batch>) -> SpareBytes;
+    /// Returns the bytes of one in memory for `batch`, if one of the usual size does not take it.
+    fn larger(&self, batch: &Batch) -> Option<SpareBytes>;
     /// Makes one, large enough for `batch`. Slow; runs concurrently with writers.
     fn prepare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Spare>;
 }

@@ -96,13 +96,15 @@ impl WalMemtable {
     /// opening they are larger one by one. They are smaller one by one while each is sealed almost
     /// empty, as by flushes of a few entries.
     fn next_size(&self, batch: Option<&Batch>) -> Size {
-        if let Some(list) = self.next_list(batch) {
-            return list;
-        }
+        let list = self.next_list(batch);
+        list.unwrap_or_else(|| self.next_in_memory(batch, &self.active.load()))
+    }
+
+    /// Returns the size of the next memtable after `active` if its index is in memory.
+    fn next_in_memory(&self, batch: Option<&Batch>, active: &Memtable) -> Size {
         if !self.in_log {
             return Size::usual(&self.shared, batch, false);
         }
-        let active = self.active.load();
         let next = match active.is_spare_due() {
             true => active.log_bytes_max.saturating_mul(GROWTH),
             false => active.log_bytes_max / GROWTH,
@@ -157,6 +159,29 @@ impl WalMemtable {
         }
         !held.is_empty()
     }
+
+    /// Returns the bytes that a memtable of a size takes.
+    fn bytes_of(&self, size: Size) -> SpareBytes {
+        let Size {
+            table: index, log, ..
+        } = size;
+        let table = match &self.anchor {
+            Some(_) => 0,
+            None => index,
+        };
+        match self.shared.pool_outlives() {
+            true => SpareBytes {
+                extents: [log, table],
+                index,
+                log_file: 0,
+            },
+            false => SpareBytes {
+                extents: [table, 0],
+                index,
+                log_file: log,
+            },
+        }
+    }
 }
 
 impl Spares for WalMemtable {
@@ -174,25 +199,16 @@ impl Spares for WalMemtable {
     }
 
     fn bytes(&self, batch: Option<&Batch>) -> SpareBytes {
-        let Size {
-            table: index, log, ..
-        } = self.next_size(batch);
-        let table = match &self.anchor {
-            Some(_) => 0,
-            None => index,
-        };
-        match self.shared.pool_outlives() {
-            true => SpareBytes {
-                extents: [log, table],
-                index,
-                log_file: 0,
-            },
-            false => SpareBytes {
-                extents: [table, 0],
-                index,
-                log_file: log,
-            },
-        }
+        self.bytes_of(self.next_size(batch))
+    }
+
+    fn larger(&self, batch: &Batch) -> Option<SpareBytes> {
+        // Of one active memtable, and in memory both times: with the place of the next one their
+        // sizes change at any moment.
+        let active = self.active.load();
+        let bytes_for = |batch| self.bytes_of(self.next_in_memory(batch, &active));
+        let larger = bytes_for(Some(batch));
+        larger.is_beyond(bytes_for(None)).then_some(larger)
     }
 
     fn prepare(&self, batch: Option<&Batch>, size: SpareSize) -> Result<Spare> {
