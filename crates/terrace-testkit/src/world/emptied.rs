@@ -1,6 +1,7 @@
 //! Emptying a world: deletes release their space.
 
-use terrace::Durability;
+use terrace::{Design, Durability};
+use terrace_media::Medium;
 
 use super::World;
 use crate::oracle::Outcome;
@@ -32,10 +33,11 @@ impl World {
         // and a repository with some open extents.
         let memtable = options.front.memtable_bytes + (64 << 10);
         let mut bound = (512 << 10) + 2 * 2 * memtable + 6 * options.bottom.extent_bytes;
-        if options.design_of_new().has_pm_memtable() {
+        let in_turns = [Design::NoveLsm, Design::NoveLsmNoSst].contains(&options.design_of_new());
+        if in_turns && self.oracle.medium() != Medium::Dram {
             // The memtable in the pool that takes writes.
-            let most = options.pool.size_bytes / 16;
-            bound += options.front.pm_memtable_bytes.unwrap_or(most);
+            let usual = (8 * options.front.memtable_bytes).min(options.pool.size_bytes / 16);
+            bound += options.front.pm_memtable_bytes.unwrap_or(usual);
         }
         if self.key_bytes > 1 << 10 {
             // The manifest keeps the bounds of tables, and reserves as much again as its largest

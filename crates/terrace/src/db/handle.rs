@@ -66,8 +66,8 @@ impl Handle {
         }
         // The caller waits for all that jobs write until they are stopped.
         let _lifted = engine.shared.rate_limiter.lift();
-        // What is written after the flush stays in its log, so from here on everything has one.
-        engine.stages.front.log_all(true);
+        // The flush below misses entries that are written after it, so all of them are logged.
+        engine.stages.front.log_all();
         // A full pool or disk must not prevent a close: the log has what is not written out.
         let written_out = engine.write_out(&|done, total| {
             if let Some(progress) = &self.progress {
@@ -82,7 +82,6 @@ impl Handle {
         let written_out = match written_out {
             Err(e) if e.kind() == ErrorKind::Full => {
                 if !gives_up && engine.close_would_lose() {
-                    engine.stages.front.log_all(false);
                     return Err(stays_open(&e));
                 }
                 Ok(())

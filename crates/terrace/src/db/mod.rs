@@ -507,10 +507,10 @@ impl Db {
     /// # Errors
     /// `Full` if the pool or a disk has no space for entries that were written as
     /// [`Volatile`](crate::Durability::Volatile) and that are in no log. Then nothing is lost and
-    /// the database stays open: free space and close again, or drop the last handle, which gives
-    /// those entries up. A full pool or disk prevents no other close. After any other error the
-    /// database is closed. Without a pool nothing keeps `Volatile` entries of `MioDb` and
-    /// `NoveLsmNoSst`.
+    /// the database stays open, and logs all further writes: free space and close again, or drop
+    /// the last handle, which gives those entries up. A full pool or disk prevents no other close.
+    /// After any other error the database is closed. Without a pool nothing keeps `Volatile`
+    /// entries of `MioDb` and `NoveLsmNoSst`.
     pub fn close(&self) -> Result<()> {
         self.0.close(false)
     }

@@ -257,7 +257,7 @@ pub(crate) fn mark_end(extent: &Extent, id: u64, end: u64) {
     (0..LIST_MARKS).for_each(|line| store_mark(extent, line, mark));
 }
 
-/// What is known of a list besides its bytes.
+/// The id of a list, and which of its bytes must be there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListBounds {
     pub(crate) id: u64,

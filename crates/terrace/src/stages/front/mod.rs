@@ -170,9 +170,8 @@ pub(crate) trait Front: Send + Sync {
     fn wants_flush_to_close(&self) -> bool;
     /// Makes all logs durable. Returns the number up to which they contain every logged entry.
     fn sync_logs(&self) -> Result<SeqNo>;
-    /// Logs the writes to come that ask for no log too, or no longer. Those before have their
-    /// numbers when this returns.
-    fn log_all(&self, on: bool);
+    /// Logs all writes from now on, in every mode. Earlier ones have their numbers on return.
+    fn log_all(&self);
     /// Takes no more writes, waits for those in flight, and makes the logs durable. Returns those
     /// that have no record.
     fn close(&self) -> Result<Vec<u64>>;

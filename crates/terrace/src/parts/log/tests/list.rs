@@ -238,8 +238,8 @@ fn damage_before_a_mark_is_reported() {
     }
 }
 
-/// What was written and not synced must be there unless power was lost. A recovery notes what was
-/// lost, so that the next one does not miss it.
+/// Unsynced nodes that are missing are damage unless power was lost. The recovery from a power loss
+/// marks the new end, so that the next recovery does not report damage.
 #[test]
 fn damage_of_what_was_written_is_reported() {
     let machine = Machine::new(69, Medium::Mapped);

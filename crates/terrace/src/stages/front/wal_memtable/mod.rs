@@ -75,7 +75,7 @@ pub(crate) struct WalMemtable {
     active: ArcSwap<Memtable>,
     /// Whether writing has ended; changed and read under the commit lock.
     closed: AtomicBool,
-    /// Whether writes that ask for no log are logged; changed and read under the commit lock.
+    /// Whether `Volatile` writes are logged too; changed and read under the commit lock.
     logs_all: AtomicBool,
     spare: Mutex<Option<Arc<Memtable>>>,
     /// LOCK: one spare is made at a time; taken before `spare`.
@@ -164,8 +164,8 @@ impl WalMemtable {
         }
         {
             let mut shown = self.tables.0.lock();
-            // Under this lock: a caller that sees that its entries are not in the active memtable
-            // asks for sealed ones next, and must find them there (`Engine::flush`).
+            // Under this lock: a flush that does not find its entries in the active memtable looks
+            // for them among the sealed ones. Outside, it could miss them in both.
             self.active.store(Arc::clone(&next));
             let sealed = std::mem::replace(&mut shown.active, next);
             let sealed = || Waiting {
@@ -533,9 +533,9 @@ impl Front for WalMemtable {
         self.sync(u64::MAX).map(|()| upto)
     }
 
-    fn log_all(&self, on: bool) {
+    fn log_all(&self) {
         let _commit = self.commit.lock();
-        self.logs_all.store(on, Ordering::Relaxed);
+        self.logs_all.store(true, Ordering::Relaxed);
     }
 
     fn close(&self) -> Result<Vec<u64>> {

@@ -145,7 +145,7 @@ impl FoundLog {
         (!is_empty).then_some(found)
     }
 
-    /// Returns what is known of it as a list.
+    /// Returns its bounds, if it is a list.
     fn bounds(&self, shared: &Shared) -> ListBounds {
         ListBounds {
             id: self.id,

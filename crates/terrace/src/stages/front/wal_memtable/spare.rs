@@ -203,8 +203,8 @@ impl Spares for WalMemtable {
     }
 
     fn larger(&self, batch: &Batch) -> Option<SpareBytes> {
-        // Of one active memtable, and in memory both times: with the place of the next one their
-        // sizes change at any moment.
+        // Both sizes are of a memtable in memory after the same active one: whether the next one is
+        // a list depends on the free space of the pool, which can change between two calls.
         let active = self.active.load();
         let bytes_for = |batch| self.bytes_of(self.next_in_memory(batch, &active));
         let larger = bytes_for(Some(batch));
