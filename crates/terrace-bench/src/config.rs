@@ -431,8 +431,8 @@ pub(crate) fn engine_settings(options: &Options) -> Option<String> {
                 parts.push(plural(u64::from(levels), "level"));
                 parts.push(plural(threads as u64, "merge thread"));
             }
-            let pm_memtable = options.front.pm_memtable_bytes;
-            if let Some(bytes) = pm_memtable.filter(|_| options.design_of_new().has_pm_memtable()) {
+            let has_one = options.design_of_new().has_pm_memtable() && options.pool.path.is_some();
+            if let Some(bytes) = options.front.pm_memtable_bytes.filter(|_| has_one) {
                 parts.push(format!("memtable in the pool {}", units::bytes(bytes)));
             }
         }

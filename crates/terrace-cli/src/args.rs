@@ -125,7 +125,8 @@ pub(crate) struct StoreArgs {
     pub(crate) memtable_size: Option<u64>,
 
     /// The size of the memtable in the pool, in novelsm and its modes: 4KiB to a quarter of
-    /// --pool-size [default: 8 times --memtable-size, but at most a 16th of --pool-size].
+    /// --pool-size [default: 8 times --memtable-size, but at most a 16th of --pool-size, which for
+    /// a short bench is less than --memtable-size].
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub(crate) pm_memtable_size: Option<u64>,
 
@@ -418,6 +419,7 @@ impl From<PrefaultArg> for Prefault {
 pub(crate) enum DurabilityArg {
     /// Not logged: durable after the next flush to a pool or to table files, or when the command
     /// has ended. FlatLsm logs it in a pool, and on "dax" flushes small writes 256 bytes together.
+    /// A memtable of NoveLsm in the pool is its own log.
     Volatile,
     /// Logged: survives a crash of the process, on persistent memory also power loss.
     Buffered,

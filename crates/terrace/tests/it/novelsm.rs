@@ -1,8 +1,10 @@
 //! NoveLSM: every other memtable is in the pool and is its own log, and nobody notices.
 
+use std::os::unix::fs::FileExt;
+
 use terrace::inspect::{self, LogPiece, LogPlace};
 use terrace::{
-    Db, Design, Durability, ErrorKind, Options, RepairOutcome, RepairSource, WriteBatch,
+    Db, Design, Durability, ErrorKind, Options, RepairOutcome, RepairSource, Sizes, WriteBatch,
 };
 use terrace_media::{Machine, Medium, Survive};
 use terrace_testkit::damage::{Specimen, Tally};
@@ -149,6 +151,48 @@ fn lists_are_inspected_and_repaired() {
         options.read_only = read_only;
         let opened = Db::open(at("copy"), options.clone()).unwrap();
         assert_eq!(all(&opened), expected, "read-only: {read_only}");
+    }
+}
+
+/// An inspection of a damaged list shows the records before the damage, and its place.
+#[test]
+fn an_inspection_shows_where_a_list_is_damaged() {
+    let folder = scratch().unwrap();
+    let db = Db::open(folder.path(), options(Medium::Dax)).unwrap();
+    lists::begin_list(&db, 1).unwrap();
+    for n in 0u32..100 {
+        db.put(n.to_be_bytes(), [n as u8; 100]).unwrap();
+    }
+    let places = inspect::logs(folder.path()).unwrap();
+    let list = places.iter().find_map(|place| match place {
+        LogPlace::List { id, path, .. } => Some((*id, path.clone())),
+        _ => None,
+    });
+    let (id, pool) = list.unwrap();
+    let records_of = |pool: &std::path::Path| {
+        let (mut records, mut problems) = (Vec::new(), Vec::new());
+        inspect::pool_log::<terrace::Error>(pool, id, &mut |piece| {
+            match piece {
+                LogPiece::Record { offset, .. } => records.push(offset),
+                LogPiece::Problem(found) => problems.push(found.offset),
+                _ => {}
+            }
+            Ok(())
+        })
+        .unwrap();
+        (records, problems)
+    };
+    let (records, problems) = records_of(&pool);
+    assert_eq!((records.len(), problems), (100, vec![]));
+    let damaged = folder.path().join("damaged");
+    for at in [0, 1, 50] {
+        std::fs::copy(&pool, &damaged).unwrap();
+        let file = std::fs::File::options().write(true).open(&damaged).unwrap();
+        file.write_all_at(&[0xa5; 8], records[at] + 64).unwrap();
+        assert_eq!(
+            records_of(&damaged),
+            (records[..at].to_vec(), vec![records[at]])
+        );
     }
 }
 
@@ -322,4 +366,32 @@ fn the_size_of_the_memtable_in_the_pool_is_as_stated() {
     options.design = Some(Design::MioDb);
     options.front.pm_memtable_bytes = Some(1);
     options.validate().unwrap();
+}
+
+/// A budget of memory refuses no batch that a memtable in DRAM takes, even if the next memtable is
+/// a list in the pool that is too small for it.
+#[test]
+fn a_budget_takes_what_fits_a_memtable_but_no_list() {
+    for design in [Design::NoveLsm, Design::NoveLsmNoSst] {
+        let folder = scratch().unwrap();
+        let mut options = settings::small_of(design, Medium::Dax);
+        options.pool.size_bytes = 64 << 20;
+        options = options.within(16 << 20, Sizes::default());
+        options.front.pm_memtable_bytes = Some(16 << 10);
+        let db = Db::open(folder.path(), options).unwrap();
+        let value = |n: u32| vec![n as u8; 20_000];
+        let mut lists = 0;
+        for n in 0u32..4000 {
+            db.put(n.to_be_bytes(), [n as u8; 100]).unwrap();
+            lists += u32::from(db.metrics().pm_memtable_bytes > 0);
+        }
+        assert!(lists > 0, "{design:?}: no list was ever active");
+        for n in 0u32..200 {
+            db.put((n + 4000).to_be_bytes(), value(n)).unwrap();
+        }
+        for n in 0u32..200 {
+            let read = db.get((n + 4000).to_be_bytes()).unwrap();
+            assert_eq!(read, Some(value(n)), "{design:?} {n}");
+        }
+    }
 }

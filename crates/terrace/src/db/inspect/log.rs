@@ -6,6 +6,7 @@ use terrace_media::{FileSystem, OsFs, Span};
 
 use super::{Entry, Finding, Home, Kept, Kind};
 use crate::error::{Error, Result};
+use crate::parts::codec::DecodeError;
 use crate::parts::expiry::layout as expiring;
 use crate::parts::log::salvage::{self, Piece, Salvaged};
 use crate::parts::log::{ListBounds, LogEntry, RecordView, replay_list};
@@ -289,18 +290,34 @@ fn walk_list<E: From<Error>>(
             stranded: false,
         }))?;
         *from = place + node.bytes();
-        Ok::<(), Error>(())
+        Ok(())
     });
     match walked {
-        Err(e) if kept.0.is_none() => {
+        Err(Ended::Damaged(e)) => {
             summary.problems += 1;
-            visit(LogPiece::Problem(Finding::new(
-                offset + summary.bytes,
-                e.to_string(),
-            )))?;
+            visit(LogPiece::Problem(Finding::new(e.offset, e.to_string())))?;
             Ok(summary)
         }
-        walked => kept.end(walked.map(|_| summary)),
+        Err(Ended::Stopped(e)) => kept.end(Err(e)),
+        Ok(_) => Ok(summary),
+    }
+}
+
+/// Why the walk of a list ended early.
+enum Ended {
+    Damaged(DecodeError),
+    Stopped(Error),
+}
+
+impl From<DecodeError> for Ended {
+    fn from(e: DecodeError) -> Ended {
+        Ended::Damaged(e)
+    }
+}
+
+impl From<Error> for Ended {
+    fn from(e: Error) -> Ended {
+        Ended::Stopped(e)
     }
 }
 
