@@ -32,6 +32,7 @@ pub(super) fn verify(path: &Path, store: &StoreArgs, json: bool) -> Result<(), C
                 "passed": filters.passed_count,
             })).collect::<Vec<_>>(),
             "problems": report.problems,
+            "records_stranded": db.recovery().records_stranded,
         }))?;
     } else {
         out.line(format_args!(
@@ -55,6 +56,14 @@ pub(super) fn verify(path: &Path, store: &StoreArgs, json: bool) -> Result<(), C
         }
         for problem in &report.problems {
             out.line(format_args!("problem: {problem}"))?;
+        }
+        let stranded = db.recovery().records_stranded;
+        if stranded > 0 {
+            out.line(format_args!(
+                "log records behind one that is not whole, which opening left out: {}. They were \
+                 being written at a crash, or what is before them is damaged",
+                units::count(stranded)
+            ))?;
         }
         if report.problems.is_empty() {
             out.line("the database is intact")?;

@@ -110,6 +110,9 @@ impl DbBuilder {
         let stated = db.options_stated();
         let memtable = &mut options.front.memtable_bytes;
         *memtable = stated.front.memtable_bytes.min(*memtable);
+        options.front.pm_memtable_bytes = stated.front.pm_memtable_bytes;
+        options.buffer.levels = stated.buffer.levels;
+        options.buffer.table_bytes_max = stated.buffer.table_bytes_max;
         options.bottom.leveled = LeveledOptions {
             table_bytes: options.bottom.leveled.table_bytes,
             ..stated.bottom.leveled.clone()

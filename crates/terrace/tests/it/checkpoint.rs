@@ -56,6 +56,17 @@ fn a_copy_is_a_database_of_its_own() {
             assert_eq!(report.files_linked > 0, design.keeps_table_files());
             assert_eq!(report.files_copied, 0);
 
+            let kept = |path| Options::load(path).unwrap().unwrap().kept();
+            let pools = |(name, _): &(&str, String)| *name != "pool.path";
+            assert!(
+                kept(&from)
+                    .into_iter()
+                    .filter(pools)
+                    .eq(kept(&to).into_iter().filter(pools)),
+                "{design} on {medium}: {:?}",
+                kept(&to)
+            );
+
             let copy = Db::open(&to, options.clone()).unwrap();
             if medium != Medium::Dram {
                 assert!(copy.recovery().clean, "{design} on {medium}");

@@ -241,6 +241,9 @@ impl JobLimits {
         let follow = match (known == keys, merged >= moved) {
             (true, _) if leveled.block_bytes as u64 > entry => "bottom.leveled.block_bytes",
             (true, _) => "memory_bytes",
+            (false, true) if of_pm_memtable > options.table_bytes_max() => {
+                "front.pm_memtable_bytes (--pm-memtable-size)"
+            }
             (false, true) => "buffer.table_bytes_max",
             (false, false) => "bottom.extent_bytes",
         };

@@ -280,6 +280,14 @@ mod tests {
             bounded += usize::from(options.pm_memtable_bytes() < unbounded);
         }
         assert!(bounded > 0, "no budget bounds it");
+        options.design = Some(Design::NoveLsm);
+        options.front.pm_memtable_bytes = Some(16 << 30);
+        let problem = options.within(64 * MIB, Sizes::default()).memory_problem();
+        let named = "lower front.pm_memtable_bytes (--pm-memtable-size)";
+        assert!(
+            problem.as_ref().is_some_and(|it| it.contains(named)),
+            "{problem:?}"
+        );
     }
 
     /// A larger budget makes nothing smaller.

@@ -161,8 +161,9 @@ impl SkipList {
                 at = self.next(at, level)?;
             }
             if count >= SAMPLE || level == 0 {
-                // A level has 2^-1.5 times the nodes of the one below; see `height_for`.
-                return Ok(count << (3 * level / 2));
+                // A node is on a level with a probability of 2^-1.5 to the power of the level,
+                // rounded down to a power of two; see `height_for`.
+                return Ok(count << (3 * level).div_ceil(2));
             }
         }
         Ok(0)

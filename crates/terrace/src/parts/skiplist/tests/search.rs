@@ -109,7 +109,7 @@ fn searches_agree_with_a_model() {
 }
 
 /// An estimate is exact if only the lowest level has 64 nodes in the range, and otherwise within a
-/// factor of three.
+/// half.
 #[test]
 fn estimates_are_near() {
     let (sample, model) = sample(7, 3000);
@@ -132,7 +132,10 @@ fn estimates_are_near() {
             assert_eq!(estimate, truth);
             exact += 1;
         }
-        assert!(estimate <= 3 * truth && truth <= 3 * estimate);
+        assert!(
+            2 * estimate <= 3 * truth && 2 * truth <= 3 * estimate,
+            "{estimate} for {truth}"
+        );
     }
     assert!(exact > 50, "short ranges are among them");
 }
