@@ -100,6 +100,8 @@ pub(crate) struct Area {
     pub(crate) head: Option<u64>,
     /// Whether the end of the entries is unknown.
     pub(crate) open_end: bool,
+    /// If it is, where it is at least: an offset in the pool.
+    pub(crate) known_end: u64,
     /// Whether more entries may have followed the last one, as in a log whose end is not recorded.
     pub(crate) may_go_on: bool,
     /// Whether nodes may be marked dead.
@@ -126,6 +128,7 @@ impl Area {
             end: span.off,
             head: None,
             open_end: false,
+            known_end: span.off,
             may_go_on: false,
             may_be_dead: false,
             in_one_list: false,

@@ -388,8 +388,12 @@ impl<'a> NodeSalvage<'a> {
                 }
                 at = end;
             }
-            if at < area.end && !area.open_end {
-                gaps.push((at, area.end));
+            let end = match area.open_end {
+                true => area.known_end,
+                false => area.end,
+            };
+            if at < end {
+                gaps.push((at, end));
             }
             for (from, to) in gaps {
                 let keys = match self.areas[index].form {

@@ -281,6 +281,31 @@ pub(crate) struct ListEnd {
     pub(crate) entries: u64,
 }
 
+/// Returns the offset of the marks in the bytes of an extent.
+fn marks_at(extent: &[u8]) -> usize {
+    let marks = (LIST_MARKS * LIST_MARK_BYTES) as usize;
+    extent.len().saturating_sub(marks)
+}
+
+/// Returns the newest mark of a list.
+fn newest_mark(extent: &[u8], id: u64) -> Option<ListMark> {
+    let marks = marks_at(extent);
+    (0..LIST_MARKS as usize)
+        .filter_map(|mark| ListMark::decode(extent.get(marks + mark * LIST_MARK_BYTES as usize..)?))
+        .filter(|mark| mark.id == id && mark.durable <= mark.written)
+        .filter(|mark| mark.written <= marks as u64)
+        .max_by_key(|mark| mark.written)
+}
+
+/// Returns the offset in the extent before which a list had nodes without a gap, or 0.
+pub(crate) fn list_known_end(extent: &[u8], bounds: ListBounds) -> u64 {
+    let marked = newest_mark(extent, bounds.id).map_or(0, |mark| match bounds.power_lost {
+        true => mark.durable,
+        false => mark.written,
+    });
+    marked.max(bounds.end.unwrap_or(0))
+}
+
 /// Calls `f` with the offset in the extent of each node of a list, oldest first, and the node.
 /// `extent` has the bytes of its extent, which is at `base` in the pool.
 ///
@@ -298,18 +323,11 @@ pub(crate) fn replay_list<'a, E: From<DecodeError>>(
         power_lost,
     } = bounds;
     check_head(extent, base, id)?;
-    let marks = extent
-        .len()
-        .saturating_sub((LIST_MARKS * LIST_MARK_BYTES) as usize);
+    let marks = marks_at(extent);
     let nodes = &extent[..end.map_or(marks, |end| marks.min(end as usize))];
-    let newest = (0..LIST_MARKS as usize)
-        .filter_map(|mark| ListMark::decode(extent.get(marks + mark * LIST_MARK_BYTES as usize..)?))
-        .filter(|mark| mark.id == id && mark.durable <= mark.written)
-        .filter(|mark| mark.written <= marks as u64)
-        .max_by_key(|mark| mark.written);
-    let (durable, written) = newest.map_or((0, 0), |mark| (mark.durable, mark.written));
+    let (durable, written) = newest_mark(extent, id).map_or((0, 0), |it| (it.durable, it.written));
     let marked = if power_lost { durable } else { written };
-    let known = marked.max(end.unwrap_or(0));
+    let known = list_known_end(extent, bounds);
     let mut found = ListEnd {
         bytes: TABLE_NODES_AT as u64,
         marked,

@@ -39,7 +39,7 @@ mod sync;
 mod tests;
 
 pub(crate) use file::FileLog;
-pub(crate) use list::{ListBounds, ListLog, mark_end, replay_list};
+pub(crate) use list::{ListBounds, ListLog, list_known_end, mark_end, replay_list};
 pub(crate) use pool::PoolLog;
 pub(crate) use record::{LogEntry, Payload, RecordView, record_bytes};
 pub(crate) use replay::{LogOf, replay_file, replay_pool};

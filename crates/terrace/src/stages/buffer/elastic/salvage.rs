@@ -7,7 +7,7 @@ use terrace_media::Span;
 
 use super::layout::{TABLE, TableMeta};
 use crate::parts::codec::DecodeError;
-use crate::parts::log::{ListBounds, replay_list};
+use crate::parts::log::{ListBounds, list_known_end, replay_list};
 use crate::parts::manifest::{LogPlace, State};
 use crate::parts::skiplist::layout::{TABLE_HEADER_BYTES, TABLE_NODES_AT, decode_table_header};
 use crate::stages::salvage::{Area, DamagedPool, Found, Salvage, Unnamed};
@@ -44,7 +44,8 @@ fn list_area(pool: &mut dyn DamagedPool, id: u64, span: Span, end: Option<u64>) 
     Area {
         head: Some(span.off + TABLE_HEADER_BYTES as u64),
         open_end: problem.is_some(),
-        may_go_on: end.is_none() && problem.is_none(),
+        known_end: span.off + list_known_end(bytes, bounds),
+        may_go_on: end.is_none(),
         // An earlier use of the space has left nodes with lower ones.
         seqs: Some((first, SEQ_MAX)),
         problem,
