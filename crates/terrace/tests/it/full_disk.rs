@@ -362,27 +362,30 @@ fn a_disk_above_a_pool_is_given_back_by_single_deletes() {
     const DISK: u64 = 24 << 20;
     watch(move |watched| {
         for value_bytes in [300, 2000, 30_000] {
-            watched.op(format!("values of {value_bytes} bytes"), || {
-                let folder = scratch().unwrap();
-                let (place, ..) = on_a_disk_of(DISK, folder.path());
-                let mut options = in_a_pool(Design::MioDbSsd, folder.path());
-                options.front.memtable_bytes = 256 << 10;
-                options.bottom.leveled.table_bytes = 1 << 20;
-                let db = place.open(&options).unwrap();
-                let put = |n: u32| db.put(key(n), value(n, value_bytes));
-                let count = puts_until_full(put);
-                let drained = db.drain();
-                assert!(drained.is_err_and(|e| e.kind() == ErrorKind::Full));
+            let folder = scratch().unwrap();
+            let (place, ..) = on_a_disk_of(DISK, folder.path());
+            let mut options = in_a_pool(Design::MioDbSsd, folder.path());
+            options.front.memtable_bytes = 256 << 10;
+            options.bottom.leveled.table_bytes = 1 << 20;
+            let db = place.open(&options).unwrap();
+            let put = |n: u32| db.put(key(n), value(n, value_bytes));
+            let of = |what: &str| format!("{what}, values of {value_bytes} bytes");
+            let count = watched.op(of("puts"), || puts_until_full(put));
+            let drained = watched.op(of("a drain"), || db.drain());
+            assert!(drained.is_err_and(|e| e.kind() == ErrorKind::Full));
+            watched.op(of("deletes"), || {
                 for n in (0..count).filter(|n| n % 10 > 2) {
                     delete_at_once(&db, key(n));
                 }
+            });
+            watched.op(of("more puts"), || {
                 for n in count..count * 5 / 4 {
                     put_in_time(&db, n, || put(n));
                 }
-                let left = (0..count).filter(|n| n % 10 < 3).count() as u32;
-                let new = count * 5 / 4 - count;
-                assert_eq!(db.iter().unwrap().count() as u32, left + new);
             });
+            let left = (0..count).filter(|n| n % 10 < 3).count() as u32;
+            let new = count * 5 / 4 - count;
+            assert_eq!(db.iter().unwrap().count() as u32, left + new);
         }
     });
 }
