@@ -53,6 +53,11 @@ fn a_paper_is_tried_at_a_small_scale() {
     // Pools are not scaled.
     let small = paper
         .replace("pool-size = \"512MiB\"", "pool-size = \"128MiB\"")
+        .replace("pool-size = \"1GiB\"", "pool-size = \"128MiB\"")
+        .replace(
+            "pm-memtable-size = \"256MiB\"",
+            "pm-memtable-size = \"32MiB\"",
+        )
         .replace("pool-size = \"16GiB\"", "pool-size = \"128MiB\"");
     let file = place.path("fig10.toml");
     fs::write(&file, small).expect("a copy");
@@ -63,7 +68,7 @@ fn a_paper_is_tried_at_a_small_scale() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said = text(&output.stdout);
     for part in [
-        "6 of 6 runs",
+        "9 of 9 runs",
         "1/2048 of the sizes in the file",
         "figures 10 and 11, table 1",
     ] {
