@@ -97,11 +97,6 @@ fn durability(options: &Options) -> String {
         Durability::Volatile if options.logs_of_new() => {
             "gathered in the log; survives a killed process"
         }
-        Durability::Volatile
-            if options.design_of_new().has_pm_memtable() && options.pool.path.is_some() =>
-        {
-            "logged in a memtable in the pool alone"
-        }
         Durability::Volatile => "not logged",
         Durability::Buffered => "logged; survives a killed process",
         Durability::Sync => "logged and synced; survives power loss",

@@ -428,3 +428,45 @@ fn a_repair_asks_for_a_pool_elsewhere() {
         }
     }
 }
+
+/// `verify` says how many log records an opening left out, since a crash looks like that too.
+#[test]
+fn records_left_out_are_counted() {
+    let place = Place::new();
+    let mut options = terrace::Options::default();
+    options.design = Some(terrace::Design::Leveled);
+    let db = terrace::Db::open(place.path("open"), options).expect("a database");
+    for key in ["one", "two", "three"] {
+        db.put(key, format!("the value of {key}")).expect("a put");
+    }
+    // As a killed process would leave it.
+    fs::create_dir(place.db()).expect("a directory");
+    let mut damaged = 0;
+    for entry in fs::read_dir(place.path("open")).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let mut bytes = fs::read(entry.path()).expect("a file");
+        let value = b"the value of two";
+        let at = bytes.windows(value.len()).position(|bytes| bytes == value);
+        if let Some(at) = at {
+            bytes[at] ^= 1;
+            damaged += 1;
+        }
+        if entry.file_name() != "LOCK" {
+            fs::write(place.db().join(entry.file_name()), bytes).expect("a copy");
+        }
+    }
+    assert_eq!(damaged, 1, "the log has the value");
+    let verified = |options: &str| {
+        let mut run = terrace();
+        run.args(["verify", "--read-only"])
+            .args(options.split_terminator(' '))
+            .arg(place.db());
+        let output = run.output().expect("it runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).to_string()
+    };
+    let said = verified("");
+    assert!(said.contains("which opening left out: 1."), "{said}");
+    let json: serde_json::Value = serde_json::from_str(&verified("--json")).expect("JSON");
+    assert_eq!(json["records_stranded"], 1);
+}

@@ -287,23 +287,24 @@ fn marks_at(extent: &[u8]) -> usize {
     extent.len().saturating_sub(marks)
 }
 
-/// Returns the newest mark of a list.
-fn newest_mark(extent: &[u8], id: u64) -> Option<ListMark> {
+/// Returns the places in the newest mark of a list, or zeros: the one that counts for the `bounds`,
+/// and the durable one.
+fn marked(extent: &[u8], bounds: ListBounds) -> (u64, u64) {
     let marks = marks_at(extent);
-    (0..LIST_MARKS as usize)
+    let newest = (0..LIST_MARKS as usize)
         .filter_map(|mark| ListMark::decode(extent.get(marks + mark * LIST_MARK_BYTES as usize..)?))
-        .filter(|mark| mark.id == id && mark.durable <= mark.written)
+        .filter(|mark| mark.id == bounds.id && mark.durable <= mark.written)
         .filter(|mark| mark.written <= marks as u64)
-        .max_by_key(|mark| mark.written)
+        .max_by_key(|mark| mark.written);
+    newest.map_or((0, 0), |mark| match bounds.power_lost {
+        true => (mark.durable, mark.durable),
+        false => (mark.written, mark.durable),
+    })
 }
 
-/// Returns the offset in the extent before which a list had nodes without a gap, or 0.
+/// Returns the offset in the extent before which the nodes of a list must be there, or 0.
 pub(crate) fn list_known_end(extent: &[u8], bounds: ListBounds) -> u64 {
-    let marked = newest_mark(extent, bounds.id).map_or(0, |mark| match bounds.power_lost {
-        true => mark.durable,
-        false => mark.written,
-    });
-    marked.max(bounds.end.unwrap_or(0))
+    marked(extent, bounds).0.max(bounds.end.unwrap_or(0))
 }
 
 /// Calls `f` with the offset in the extent of each node of a list, oldest first, and the node.
@@ -317,16 +318,10 @@ pub(crate) fn replay_list<'a, E: From<DecodeError>>(
     bounds: ListBounds,
     f: &mut dyn FnMut(u64, SoundNode<'a>) -> Result<(), E>,
 ) -> Result<ListEnd, E> {
-    let ListBounds {
-        id,
-        end,
-        power_lost,
-    } = bounds;
-    check_head(extent, base, id)?;
-    let marks = marks_at(extent);
+    check_head(extent, base, bounds.id)?;
+    let (end, marks) = (bounds.end, marks_at(extent));
     let nodes = &extent[..end.map_or(marks, |end| marks.min(end as usize))];
-    let (durable, written) = newest_mark(extent, id).map_or((0, 0), |it| (it.durable, it.written));
-    let marked = if power_lost { durable } else { written };
+    let (marked, durable) = marked(extent, bounds);
     let known = list_known_end(extent, bounds);
     let mut found = ListEnd {
         bytes: TABLE_NODES_AT as u64,
