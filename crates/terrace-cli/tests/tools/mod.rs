@@ -433,8 +433,10 @@ fn a_repair_asks_for_a_pool_elsewhere() {
 #[test]
 fn records_left_out_are_counted() {
     let place = Place::new();
-    let mut options = terrace::Options::default();
-    options.design = Some(terrace::Design::Leveled);
+    let options = terrace::Options {
+        design: Some(terrace::Design::Leveled),
+        ..terrace::Options::default()
+    };
     let db = terrace::Db::open(place.path("open"), options).expect("a database");
     for key in ["one", "two", "three"] {
         db.put(key, format!("the value of {key}")).expect("a put");
